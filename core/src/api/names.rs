@@ -1,0 +1,57 @@
+//! Names that appear on objects: the API group, annotations, labels, condition types.
+
+/// API group of the custom resources.
+pub const GROUP: &str = "interlock.dev";
+/// API version of the custom resources.
+pub const VERSION: &str = "v1alpha1";
+
+/// Deployment: hooks without a HookPolicy (a YAML list of hooks).
+pub const HOOKS: &str = "interlock.dev/hooks";
+/// Deployment: names of predecessors, comma separated.
+pub const AFTER: &str = "interlock.dev/after";
+/// Deployment: name of the HookPolicy that governs it.
+pub const POLICY: &str = "interlock.dev/policy";
+
+/// Deployment: who holds it (a HookPolicy's name or `annotation`). Written by admission only.
+pub const HELD_BY: &str = "interlock.dev/held-by";
+/// Deployment: the generation on which the hold was made. Marks that name another one are copies.
+pub const HELD_AT: &str = "interlock.dev/held-at";
+/// Deployment: `"false"` while the user's own pause outlives the hold.
+pub const RESUME: &str = "interlock.dev/resume";
+/// Deployment: equals the resourceVersion it replaces in the write that ends a hold.
+pub const RELEASE: &str = "interlock.dev/release";
+/// The marks of a hold, in the order in which they are written.
+pub const MARKS: [&str; 4] = [HELD_BY, HELD_AT, RESUME, RELEASE];
+
+/// Pod: what our last in-place update of this pod started from, and where it goes (JSON).
+pub const UPDATE: &str = "interlock.dev/update";
+/// ReplicaSet label: made by us to keep a revision in the history. A label, since `rollout undo` copies annotations.
+pub const HISTORY_LABEL: &str = "interlock.dev/history";
+/// ReplicaSet label: an empty copy that keeps the template that ran last the youngest while nothing runs.
+pub const COPY_LABEL: &str = "interlock.dev/copy";
+
+/// Value of [`HELD_BY`] when no HookPolicy but the Deployment's own annotations hold it.
+pub const BY_ANNOTATION: &str = "annotation";
+
+/// Label that the Deployment controller gives ReplicaSets and their pods.
+pub const POD_TEMPLATE_HASH: &str = "pod-template-hash";
+/// Annotation with a ReplicaSet's or Deployment's revision.
+pub const REVISION: &str = "deployment.kubernetes.io/revision";
+/// Annotations that the Deployment controller keeps on ReplicaSets for its own arithmetic. On a ReplicaSet made by
+/// us a stale value wedges the Deployment for ever.
+pub const DEPLOYMENT_PREFIX: &str = "deployment.kubernetes.io/";
+/// kubectl's copy of what was applied.
+pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// Condition type on the Deployment: an update is held.
+pub const CONDITION_HELD: &str = "interlock.dev/Held";
+/// Condition type on the Deployment: outcome of its last run.
+pub const CONDITION_SUCCEEDED: &str = "interlock.dev/Succeeded";
+
+/// Field manager of all writes by the controller.
+pub const FIELD_MANAGER: &str = "interlock";
+
+/// Is this annotation one of the hold's marks?
+pub fn is_mark(key: &str) -> bool {
+    MARKS.contains(&key)
+}

@@ -1,0 +1,8 @@
+//! The pure part of Interlock: facts in, plan out.
+//!
+//! [`plan`](plan::plan) reads a [`World`](world::World) and nothing else: no client, no clock, no randomness. What it
+//! decides is data: effects with their preconditions, the status to record, when to look again, and a report.
+
+pub mod api;
+pub mod template;
+pub mod time;

@@ -1,0 +1,207 @@
+//! The processes of a cluster and their command lines.
+
+use std::fmt::{self, Display, Formatter};
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use crate::Options;
+use crate::binaries::Binary;
+
+/// A process of the cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Component {
+    /// The key-value store.
+    Etcd,
+    /// The API server.
+    ApiServer,
+    /// The controllers of Kubernetes itself.
+    ControllerManager,
+    /// The scheduler.
+    Scheduler,
+    /// The simulator of nodes and pods.
+    Kwok,
+}
+
+impl Component {
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Etcd, Self::ApiServer, Self::ControllerManager, Self::Scheduler, Self::Kwok];
+
+    pub(crate) fn binary(self) -> Binary {
+        match self {
+            Self::Etcd => Binary::Etcd,
+            Self::ApiServer => Binary::KubeApiserver,
+            Self::ControllerManager => Binary::KubeControllerManager,
+            Self::Scheduler => Binary::KubeScheduler,
+            Self::Kwok => Binary::Kwok,
+        }
+    }
+
+    /// The user and group of the component's client certificate; `None` for those that are no clients of the API server.
+    pub(crate) fn identity(self) -> Option<(&'static str, &'static [&'static str])> {
+        match self {
+            Self::Etcd | Self::ApiServer => None,
+            Self::ControllerManager => Some(("system:kube-controller-manager", &[])),
+            Self::Scheduler => Some(("system:kube-scheduler", &[])),
+            // It writes status of nodes and pods of any node, which no role of Kubernetes itself allows.
+            Self::Kwok => Some(("kwok", &["system:masters"])),
+        }
+    }
+}
+
+impl Display for Component {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(self.binary().name())
+    }
+}
+
+/// Where the files of one cluster are.
+#[derive(Clone, Debug)]
+pub(crate) struct Layout(PathBuf);
+
+impl Layout {
+    pub(crate) fn new(dir: &Path) -> Self {
+        Self(dir.to_owned())
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        &self.0
+    }
+
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    pub(crate) fn logs(&self) -> PathBuf {
+        self.0.join("logs")
+    }
+
+    pub(crate) fn log(&self, component: Component) -> PathBuf {
+        self.logs().join(format!("{component}.log"))
+    }
+
+    pub(crate) fn audit_log(&self) -> PathBuf {
+        self.logs().join("audit.log")
+    }
+
+    pub(crate) fn admin_kubeconfig(&self) -> PathBuf {
+        self.0.join("kubeconfig")
+    }
+
+    pub(crate) fn kubeconfig(&self, component: Component) -> PathBuf {
+        self.0.join(format!("{component}.kubeconfig"))
+    }
+}
+
+/// The ports of one cluster, all on 127.0.0.1.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ports {
+    pub(crate) etcd: u16,
+    pub(crate) etcd_peer: u16,
+    pub(crate) apiserver: u16,
+}
+
+impl Ports {
+    /// Three ports that are free now. Another process may take one before ours does; the start is tried again then.
+    pub(crate) fn free() -> Result<Self> {
+        // All are held until all are chosen, or the same one could come twice.
+        let listeners = [(); 3].map(|()| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)));
+        let mut ports = [0; 3];
+        for (port, listener) in ports.iter_mut().zip(listeners) {
+            *port = listener.and_then(|listener| listener.local_addr()).context("no free port on 127.0.0.1")?.port();
+        }
+        Ok(Self { etcd: ports[0], etcd_peer: ports[1], apiserver: ports[2] })
+    }
+
+    pub(crate) fn server(&self) -> String {
+        format!("https://127.0.0.1:{}", self.apiserver)
+    }
+}
+
+/// The command line of a component, without the program.
+pub(crate) fn args(component: Component, layout: &Layout, ports: Ports, options: &Options) -> Vec<String> {
+    let file = |name: &str| layout.file(name).display().to_string();
+    let kubeconfig = layout.kubeconfig(component).display().to_string();
+    let mut args = match component {
+        Component::Etcd => {
+            let client = format!("http://127.0.0.1:{}", ports.etcd);
+            let peer = format!("http://127.0.0.1:{}", ports.etcd_peer);
+            vec![
+                "--name=devcluster".to_owned(),
+                format!("--data-dir={}", file("etcd")),
+                format!("--listen-client-urls={client}"),
+                format!("--advertise-client-urls={client}"),
+                format!("--listen-peer-urls={peer}"),
+                format!("--initial-advertise-peer-urls={peer}"),
+                format!("--initial-cluster=devcluster={peer}"),
+                // A cluster that a crash of the machine may destroy, for writes that do not wait for the disk.
+                "--unsafe-no-fsync".to_owned(),
+                "--log-level=warn".to_owned(),
+            ]
+        }
+        Component::ApiServer => {
+            let mut args = vec![
+                format!("--etcd-servers=http://127.0.0.1:{}", ports.etcd),
+                "--bind-address=127.0.0.1".to_owned(),
+                format!("--secure-port={}", ports.apiserver),
+                format!("--tls-cert-file={}", file("apiserver.crt")),
+                format!("--tls-private-key-file={}", file("apiserver.key")),
+                format!("--client-ca-file={}", file("ca.crt")),
+                format!("--service-account-key-file={}", file("service-accounts.pub")),
+                format!("--service-account-signing-key-file={}", file("service-accounts.key")),
+                "--service-account-issuer=https://kubernetes.default.svc.cluster.local".to_owned(),
+                "--authorization-mode=Node,RBAC".to_owned(),
+                "--allow-privileged=true".to_owned(),
+                // There is no service network that an endpoint of the API server would be reached through.
+                "--endpoint-reconciler-type=none".to_owned(),
+                "--service-cluster-ip-range=10.0.0.0/16".to_owned(),
+            ];
+            if options.audit {
+                args.extend([
+                    format!("--audit-policy-file={}", file("audit-policy.yaml")),
+                    format!("--audit-log-path={}", layout.audit_log().display()),
+                    // Never rotated (megabytes): positions in the log stay valid for the life of the cluster.
+                    "--audit-log-maxsize=1000000".to_owned(),
+                ]);
+            }
+            args
+        }
+        Component::ControllerManager => vec![
+            format!("--kubeconfig={kubeconfig}"),
+            format!("--service-account-private-key-file={}", file("service-accounts.key")),
+            format!("--root-ca-file={}", file("ca.crt")),
+            "--use-service-account-credentials=true".to_owned(),
+            "--leader-elect=false".to_owned(),
+            // Nobody reads its metrics; without a port there is no port that could be taken.
+            "--secure-port=0".to_owned(),
+            "--kube-api-qps=500".to_owned(),
+            "--kube-api-burst=1000".to_owned(),
+        ],
+        Component::Scheduler => vec![
+            format!("--kubeconfig={kubeconfig}"),
+            "--leader-elect=false".to_owned(),
+            "--secure-port=0".to_owned(),
+            "--kube-api-qps=500".to_owned(),
+            "--kube-api-burst=1000".to_owned(),
+        ],
+        Component::Kwok => vec![
+            format!("--kubeconfig={kubeconfig}"),
+            format!("--config={}", file("kwok-stages.yaml")),
+            "-v".to_owned(),
+            "WARN".to_owned(),
+            "--manage-all-nodes=true".to_owned(),
+            "--cidr=10.64.0.0/12".to_owned(),
+            "--node-ip=127.0.0.1".to_owned(),
+            "--node-lease-duration-seconds=40".to_owned(),
+        ],
+    };
+    // Last, because the last of two equal flags counts.
+    args.extend_from_slice(match component {
+        Component::ApiServer => &options.apiserver_args,
+        Component::ControllerManager => &options.controller_manager_args,
+        Component::Scheduler => &options.scheduler_args,
+        Component::Etcd | Component::Kwok => &[],
+    });
+    args
+}
