@@ -4,5 +4,9 @@
 //! decides is data: effects with their preconditions, the status to record, when to look again, and a report.
 
 pub mod api;
+pub mod effect;
+pub mod plan;
+pub mod select;
 pub mod template;
 pub mod time;
+pub mod world;

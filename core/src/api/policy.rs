@@ -97,7 +97,15 @@ pub struct Selector {
     /// Terms on `metadata.name` and `metadata.namespace` with `=`, `==` or `!=`, separated by commas: the fields
     /// that the API server itself can select Deployments by.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "schema", schemars(length(max = 512), regex(pattern = r"^metadata\.(name|namespace)\s*(==|=|!=)\s*[a-z0-9]([-a-z0-9.]*[a-z0-9])?(\s*,\s*metadata\.(name|namespace)\s*(==|=|!=)\s*[a-z0-9]([-a-z0-9.]*[a-z0-9])?)*$")))]
+    #[cfg_attr(
+        feature = "schema",
+        schemars(
+            length(max = 512),
+            regex(
+                pattern = r"^metadata\.(name|namespace)\s*(==|=|!=)\s*[a-z0-9]([-a-z0-9.]*[a-z0-9])?(\s*,\s*metadata\.(name|namespace)\s*(==|=|!=)\s*[a-z0-9]([-a-z0-9.]*[a-z0-9])?)*$"
+            )
+        )
+    )]
     pub field_selector: Option<String>,
     /// Labels of the Deployment.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -307,7 +315,10 @@ impl IntOrPercent {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Component {
     /// Name of a Deployment of this namespace.
-    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 253), regex(pattern = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")))]
+    #[cfg_attr(
+        feature = "schema",
+        schemars(length(min = 1, max = 253), regex(pattern = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"))
+    )]
     pub name: String,
     /// Names of the Deployments that must have settled first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -323,7 +334,10 @@ pub struct Component {
     "message": "exactly one of http and wait must be given"}])))]
 pub struct Hook {
     /// Name, unique in the policy.
-    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")))]
+    #[cfg_attr(
+        feature = "schema",
+        schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))
+    )]
     pub name: String,
     /// When it runs.
     pub phase: Phase,
@@ -394,7 +408,10 @@ pub enum HookFailure {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HttpHook {
     /// Absolute URL, `http` or `https`.
-    #[cfg_attr(feature = "schema", schemars(length(min = 8, max = 2048), regex(pattern = r"^https?://[^\s/?#@]+([/?#]\S*)?$")))]
+    #[cfg_attr(
+        feature = "schema",
+        schemars(length(min = 8, max = 2048), regex(pattern = r"^https?://[^\s/?#@]+([/?#]\S*)?$"))
+    )]
     pub url: String,
 }
 

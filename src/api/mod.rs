@@ -1,0 +1,1 @@
+//! The custom resources as kube sees them, and their CustomResourceDefinitions.

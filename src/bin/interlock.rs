@@ -1,0 +1,3 @@
+//! The `interlock` binary.
+
+fn main() {}

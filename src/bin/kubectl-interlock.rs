@@ -1,0 +1,3 @@
+//! The `kubectl-interlock` binary.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! What the two binaries share: arguments, output, verbs.

@@ -1,0 +1,1 @@
+//! The only writer: one function per effect.

@@ -1,0 +1,1 @@
+//! Installation and removal of definitions, admission policies and rights.

@@ -1,0 +1,1 @@
+//! Events and metrics, from the one report.
