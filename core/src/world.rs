@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::{
     api::{
         names,
-        policy::HookPolicySpec,
+        policy::{Hook, HookPolicySpec},
         run::{HookRunSpec, HookRunStatus, StepOutcome},
     },
     template::Template,
@@ -40,6 +40,8 @@ pub struct World {
     pub busy: BTreeMap<String, i64>,
     /// Results of hook attempts that the controller carried out, by key. `None`: still running.
     pub attempts: BTreeMap<String, Option<AttemptResult>>,
+    /// What the API server refused for good (not a lost race), by what was asked, such as `resize/POD`.
+    pub refusals: BTreeMap<String, String>,
 }
 
 /// The result of one attempt of a hook.
@@ -74,6 +76,10 @@ pub struct Deployment {
     pub labels: BTreeMap<String, String>,
     /// Annotations, without kubectl's copy of what was applied.
     pub annotations: BTreeMap<String, String>,
+    /// Annotation [`names::HOOKS`], parsed, or why it does not parse.
+    pub own_hooks: Option<Result<Vec<Hook>, String>>,
+    /// Annotation [`names::AFTER`], parsed.
+    pub own_after: Option<Vec<String>>,
     /// `spec.replicas`.
     pub replicas: i64,
     /// `spec.paused`.
@@ -162,6 +168,10 @@ pub struct ReplicaSet {
     pub copy: bool,
     /// Annotations, without kubectl's copy of what was applied.
     pub annotations: BTreeMap<String, String>,
+    /// The Deployment's annotation [`names::HOOKS`] as its controller copied it here, parsed.
+    pub own_hooks: Option<Result<Vec<Hook>, String>>,
+    /// The same for [`names::AFTER`].
+    pub own_after: Option<Vec<String>>,
     /// `spec.replicas`.
     pub replicas: i64,
     /// `spec.template`.
