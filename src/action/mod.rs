@@ -1,1 +1,3 @@
 //! Hook runners.
+
+pub mod http;

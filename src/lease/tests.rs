@@ -111,7 +111,10 @@ fn object(value: &Value) -> Response<Body> {
 
 fn status(code: u16, reason: &str) -> Response<Body> {
     let body = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "message": reason, "code": code});
-    Response::builder().status(StatusCode::from_u16(code).unwrap()).body(Body::from(body.to_string().into_bytes())).unwrap()
+    Response::builder()
+        .status(StatusCode::from_u16(code).unwrap())
+        .body(Body::from(body.to_string().into_bytes()))
+        .unwrap()
 }
 
 struct Runner {
@@ -130,7 +133,7 @@ async fn one_of_two_leads_renews_every_two_seconds_and_hands_over_quickly() {
     let a = server.start("a");
     a.fence.acquired().await;
     let b = server.start("b");
-    sleep(seconds(60)).await;
+    sleep(seconds(61)).await;
     assert!(a.fence.holds() && !b.fence.holds());
     assert_eq!(server.0.lock().unwrap().writes, 31, "one to acquire, one every 2 s");
 
@@ -197,7 +200,10 @@ async fn without_an_answer_the_fence_falls_at_the_deadline_and_the_process_ends(
             sleep(Duration::from_millis(10)).await;
         }
         let held = renewed.elapsed();
-        assert!(held >= DEADLINE - Duration::from_millis(50) && held <= DEADLINE + Duration::from_millis(50), "{held:?}");
+        assert!(
+            held >= DEADLINE - Duration::from_millis(50) && held <= DEADLINE + Duration::from_millis(50),
+            "{held:?}"
+        );
         let lost = a.task.await.unwrap().unwrap_err();
         assert!(matches!(lost, LeaseLost::NotRenewed { .. }), "{lost}");
         assert!(renewed.elapsed() <= DEADLINE + Duration::from_millis(50));

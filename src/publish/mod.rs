@@ -1,1 +1,3 @@
 //! Events and metrics, from the one report.
+
+pub mod metrics;
