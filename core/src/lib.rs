@@ -4,9 +4,15 @@
 //! decides is data: effects with their preconditions, the status to record, when to look again, and a report.
 
 pub mod api;
+pub mod classify;
 pub mod effect;
+pub mod image;
+pub mod order;
 pub mod plan;
+pub mod pod;
+pub mod reason;
 pub mod select;
 pub mod template;
 pub mod time;
+pub mod validate;
 pub mod world;

@@ -258,8 +258,6 @@ pub struct Container {
     pub resources: Resources,
     /// `resources` of its status, where the kubelet reports them.
     pub status_resources: Option<Resources>,
-    /// Keys of pod metadata that its environment reads (`fieldRef`), such as `metadata.labels['x']`.
-    pub reads: BTreeSet<String>,
     /// What the kubelet reports; `None` before it has.
     pub status: Option<ContainerStatus>,
 }

@@ -222,6 +222,12 @@ pub struct HookRunStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(length(max = 32)))]
     pub owed: Vec<Owed>,
+    /// PodDisruptionBudgets are not waited for, by decision.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub budget_skipped: bool,
+    /// When somebody last made the run go on; failures are judged from here on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resumed_at: Option<Time>,
     /// Ids of the decisions that were used.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(length(max = 64), inner(length(max = 63))))]

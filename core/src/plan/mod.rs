@@ -1,11 +1,36 @@
 //! From facts to a plan. Total: no content of the world makes it panic, and equal worlds give equal plans.
+//!
+//! The order of the steps is the order of the files below; the first step that blocks wins and says why:
+//! `held` (what a held Deployment goes through) calls `replicasets`, `gates`, `hooks`, `pods`, `commit` in this order;
+//! `finish` follows after the release; `rest` looks after Deployments that nothing happens to. `status` turns the
+//! outcome into conditions. Nothing here may know of a client, a clock or a file.
+
+mod commit;
+mod decisions;
+mod finish;
+mod gates;
+mod governance;
+mod held;
+mod hooks;
+mod patches;
+mod pods;
+mod replicasets;
+mod rest;
+mod status;
+
+use std::ops::ControlFlow;
 
 use crate::{
-    api::run::{HookRunStatus, WaitingFor, Way},
+    api::run::{HookRunStatus, Outcome, WaitingFor, Way},
     effect::Effect,
+    pod::clip,
+    reason::Reason,
     time::Time,
-    world::World,
+    world::{Deployment, Run, World},
 };
+
+pub use hooks::key as hook_key;
+pub use status::{SLOT_REASONS, conditions};
 
 /// What to do next for one Deployment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -37,13 +62,42 @@ pub struct StatusWrite {
     pub urgent: bool,
 }
 
+/// Where an update stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
+pub enum State {
+    /// Nothing is held, nothing is going on.
+    #[default]
+    AtRest,
+    /// Held, and nothing is decided yet.
+    Held,
+    /// The user's own pause.
+    UserPaused,
+    /// A predecessor or another update goes first.
+    Gate,
+    /// PreUpdate hooks.
+    PreHooks,
+    /// Pods change.
+    Updating,
+    /// The ReplicaSet's template changes, and its controller acknowledges it.
+    Committing,
+    /// The hold ends.
+    Releasing,
+    /// The Deployment controller finishes.
+    Finishing,
+    /// PostUpdate hooks.
+    PostHooks,
+    /// It stands still until somebody decides.
+    Stalled,
+    /// It has ended.
+    Ended,
+}
+
 /// What the planner decided, and why.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
-    /// One word: `AtRest`, `Held`, `Gate`, `PreHooks`, `Updating`, `Committing`, `Releasing`, `Finishing`, `PostHooks`,
-    /// `Stalled`, `UserPaused`, `Aborted`.
-    pub state: String,
+    /// Where the update stands.
+    pub state: State,
     /// A sentence.
     pub message: String,
     /// Name of the active run.
@@ -64,6 +118,136 @@ pub struct Report {
 }
 
 /// Decides what to do next.
-pub fn plan(_world: &World) -> Plan {
-    Plan::default()
+pub fn plan(world: &World) -> Plan {
+    let mut planner = Planner::new(world);
+    let _ = planner.decide();
+    planner.finished()
+}
+
+/// Go on with the next step, or stop here: the plan says why.
+type Flow = ControlFlow<()>;
+const GO: Flow = ControlFlow::Continue(());
+const STOP: Flow = ControlFlow::Break(());
+
+/// The plan in the making.
+struct Planner<'w> {
+    w: &'w World,
+    d: &'w Deployment,
+    now: Time,
+    /// The run of the update towards the Deployment's present template.
+    run: Option<&'w Run>,
+    /// Its status as it is going to be.
+    status: HookRunStatus,
+    plan: Plan,
+    /// An update that slipped past the hold.
+    missed: Option<String>,
+}
+
+impl<'w> Planner<'w> {
+    fn new(w: &'w World) -> Self {
+        let target = w.deployment.template.hash();
+        // Only the latest run can be active: an older one of the same target belongs to an update that has ended.
+        let run = w.runs.iter().max_by_key(|r| (r.spec.sequence, &r.name)).filter(|r| {
+            r.spec.target == target
+                && matches!(r.status.ended.as_ref().map(|e| e.outcome), None | Some(Outcome::Aborted))
+        });
+        let status = run.map(|r| r.status.clone()).unwrap_or_default();
+        Self { w, d: &w.deployment, now: w.now, run, status, plan: Plan::default(), missed: None }
+    }
+
+    fn decide(&mut self) -> Flow {
+        if self.d.deleting {
+            return self.report(State::AtRest, "the Deployment is being deleted".to_owned());
+        }
+        self.supersede();
+        self.prune();
+        if self.d.held() {
+            self.held()
+        } else if self.run.is_some_and(|r| r.status.ended.is_none()) {
+            self.finish()
+        } else {
+            self.rest()
+        }
+    }
+
+    /// A run towards another template than the Deployment's has ended: superseded, or returned when what is wanted
+    /// now is what it started from.
+    fn supersede(&mut self) {
+        for run in &self.w.runs {
+            if run.status.ended.is_some() || self.run.is_some_and(|active| active.name == run.name) {
+                continue;
+            }
+            let returned = run.spec.old_template.as_ref() == Some(&self.d.template);
+            let outcome = if returned { Outcome::Returned } else { Outcome::Superseded };
+            let status = self.ended_status(run, outcome);
+            let keys = hooks::open_keys(run);
+            if !keys.is_empty() {
+                self.plan.effects.push(Effect::CancelHooks(keys));
+            }
+            self.plan.effects.push(Effect::RecordStatus {
+                run: run.name.clone(),
+                resource_version: run.resource_version.clone(),
+                status: Box::new(status),
+            });
+        }
+    }
+
+    /// Ended runs beyond the history limit go, oldest first; the latest always stays.
+    fn prune(&mut self) {
+        let limit =
+            self.w.runs.iter().max_by_key(|r| r.spec.sequence).map_or(10, |r| r.spec.settings.history_limit.max(1));
+        let mut ended: Vec<&Run> = self.w.runs.iter().filter(|r| r.status.ended.is_some()).collect();
+        ended.sort_by_key(|r| std::cmp::Reverse(r.spec.sequence));
+        for run in ended.into_iter().skip(usize::try_from(limit).unwrap_or(usize::MAX)) {
+            self.plan.effects.push(Effect::DeleteRun { name: run.name.clone(), uid: run.uid.clone() });
+        }
+    }
+
+    fn report(&mut self, state: State, message: String) -> Flow {
+        self.plan.report.state = state;
+        self.plan.report.message = message;
+        STOP
+    }
+
+    /// Stop here and wait. `since` is kept while the reason stays the same.
+    fn wait(&mut self, state: State, reason: Reason, what: String, until: Option<Time>, how: &str) -> Flow {
+        let what = clip(&what, 1000);
+        let since =
+            self.status.waiting_for.as_ref().filter(|w| w.reason == reason.as_str()).map_or(self.now, |w| w.since);
+        let waiting =
+            WaitingFor { reason: reason.as_str().to_owned(), what: what.clone(), since, until, how: how.to_owned() };
+        self.status.waiting_for = Some(waiting);
+        if let Some(until) = until {
+            self.wake(until);
+        }
+        self.report(state, what)
+    }
+
+    /// Look again at this point at the latest.
+    fn wake(&mut self, at: Time) {
+        let at = at.max(self.now.plus_millis(1));
+        self.plan.wake = Some(self.plan.wake.map_or(at, |w| w.min(at)));
+    }
+
+    /// The next step needs facts that were read live after those that led here.
+    fn need_live(&mut self) -> Flow {
+        if self.w.live {
+            return GO;
+        }
+        self.plan.look_live = true;
+        STOP
+    }
+
+    fn effect(&mut self, effect: Effect) -> Flow {
+        self.plan.effects.push(effect);
+        STOP
+    }
+
+    fn event(&mut self, warning: bool, reason: Reason, message: String) {
+        self.plan.effects.push(Effect::Event {
+            warning,
+            reason: reason.as_str().to_owned(),
+            message: clip(&message, 1000),
+        });
+    }
 }

@@ -1,0 +1,137 @@
+//! Commit, both halves of the barrier, history, release.
+
+use serde_json::Value;
+
+use super::{Flow, GO, Planner, State, patches, pods::Purpose};
+use crate::{
+    api::{
+        names,
+        run::{Commit, WayKind},
+    },
+    effect::{DeploymentPurpose, Effect},
+    reason::Reason,
+    world::ReplicaSet,
+};
+
+/// The Deployment controller acknowledges within 76 ms when it is well; a minute means that it is not.
+const BARRIER_TIMEOUT_SECONDS: i64 = 60;
+
+impl<'w> Planner<'w> {
+    /// The ReplicaSet's template becomes the wanted one. Intent first: a crash after the write must not forget it.
+    pub(super) fn commit(&mut self, main: &'w ReplicaSet) -> Flow {
+        if main.template == self.d.template {
+            return GO;
+        }
+        if self.status.commit.is_none() {
+            self.status.commit = Some(Commit { intended_at: self.now, acknowledged: false, history: false });
+            return self.wait(
+                State::Committing,
+                Reason::Committing,
+                format!("ReplicaSet {} takes the new template", main.name),
+                None,
+                "",
+            );
+        }
+        self.plan
+            .effects
+            .push(Effect::PatchReplicaSet { name: main.name.clone(), patch: patches::commit(main, &self.d.template) });
+        self.wait(
+            State::Committing,
+            Reason::Committing,
+            format!("ReplicaSet {} takes the new template", main.name),
+            None,
+            "",
+        )
+    }
+
+    /// Both halves: the ReplicaSet controller works by the new template, and the Deployment controller has taken this
+    /// ReplicaSet for its new one: it copies the Deployment's annotations there, and so the mark that the commit
+    /// removed comes back. Released earlier, a controller whose cache lags makes a surplus ReplicaSet.
+    pub(super) fn barrier(&mut self, main: &'w ReplicaSet) -> Flow {
+        let seen = main.observed_generation >= main.generation;
+        let mut marks = [names::HELD_BY, names::HELD_AT].into_iter();
+        let acknowledged = marks.all(|m| main.annotations.get(m) == self.d.annotations.get(m));
+        let current = self.d.status.observed_generation >= self.d.generation;
+        if seen && acknowledged && current {
+            return GO;
+        }
+        let who = if seen { "Deployment controller" } else { "ReplicaSet controller" };
+        let _ = self.wait(
+            State::Committing,
+            Reason::Barrier,
+            format!("the {who} has not acknowledged the new template of ReplicaSet {}", main.name),
+            None,
+            "",
+        );
+        let since = self
+            .status
+            .commit
+            .as_ref()
+            .map(|c| c.intended_at)
+            .or_else(|| self.status.waiting_for.as_ref().map(|w| w.since));
+        let until = since.unwrap_or(self.now).plus_seconds(BARRIER_TIMEOUT_SECONDS);
+        if until > self.now {
+            self.wake(until);
+            return super::STOP;
+        }
+        // Not a stall that somebody has to end: it goes on by itself when the acknowledgement comes.
+        let what = format!(
+            "the {who} has not acknowledged the new template of ReplicaSet {} for {BARRIER_TIMEOUT_SECONDS} seconds",
+            main.name
+        );
+        self.wait(
+            State::Stalled,
+            Reason::BarrierTimeout,
+            what,
+            None,
+            "see whether kube-controller-manager is running; the update goes on by itself when it answers",
+        )
+    }
+
+    /// Pods that were made between our last look and the commit came up by the old template.
+    pub(super) fn after_barrier(&mut self, main: &'w ReplicaSet) -> Flow {
+        self.need_live()?;
+        let Some(run) = self.run else { return GO };
+        let update = run.spec.settings.update.clone();
+        self.pods(&self.d.template.clone(), main, &update, Purpose::Update)?;
+        if let Some(commit) = &mut self.status.commit {
+            commit.acknowledged = true;
+        }
+        GO
+    }
+
+    /// The hold ends, if nothing was written since the facts of this plan.
+    pub(super) fn release(&mut self, message: &str) -> Flow {
+        self.need_live()?;
+        let restore = self.run.map(|r| r.spec.settings.restore.clone()).unwrap_or_default();
+        self.release_with(&restore, message)
+    }
+
+    fn release_with(&mut self, restore: &std::collections::BTreeMap<String, String>, message: &str) -> Flow {
+        let patch: Value = patches::release(self.d, restore);
+        self.plan.effects.push(Effect::PatchDeployment { purpose: DeploymentPurpose::Release, patch });
+        if self.run.is_some() {
+            self.status.released_at = Some(self.now);
+            self.status.waiting_for = None;
+            self.status.progress = None;
+        }
+        let lost: Vec<&str> =
+            restore.keys().filter(|k| !self.d.annotations.contains_key(*k)).map(String::as_str).collect();
+        if !lost.is_empty() {
+            self.event(true, Reason::AnnotationsRestored, format!("an undo had dropped {}; put back", lost.join(", ")));
+        }
+        self.report(State::Releasing, message.to_owned())
+    }
+
+    /// Let the Deployment controller do it.
+    pub(super) fn release_natively(&mut self) -> Flow {
+        let because = self
+            .status
+            .way
+            .as_ref()
+            .filter(|w| w.kind == WayKind::Native)
+            .map(|w| w.because.join("; "))
+            .unwrap_or_default();
+        self.release(&format!("released to the Deployment controller: {because}"))
+    }
+}

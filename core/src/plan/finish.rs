@@ -1,0 +1,186 @@
+//! After the release: the Deployment controller's end, the last live look at the pods, PostUpdate hooks.
+
+use super::{Flow, GO, Planner, STOP, State, patches, pods::Purpose, replicasets::pods_of};
+use crate::{
+    api::{
+        names,
+        policy::{Phase, Update},
+        run::{Outcome, PodCounts, Way, WayKind},
+    },
+    effect::{DeploymentPurpose, Effect},
+    pod::{Stage, stage},
+    reason::Reason,
+    world::ReplicaSet,
+};
+
+impl<'w> Planner<'w> {
+    pub(super) fn finish(&mut self) -> Flow {
+        let Some(run) = self.run else { return GO };
+        if run.spec.settings.audit {
+            return self.audited();
+        }
+        if self.status.released_at.is_none() {
+            self.status.released_at = Some(self.now);
+            self.status.waiting_for = None;
+            if self.status.way.is_none() {
+                self.status.way =
+                    Some(Way { kind: WayKind::Native, because: vec!["somebody else ended the hold".to_owned()] });
+                self.event(
+                    true,
+                    Reason::ReleasedByOther,
+                    "the hold was ended by somebody else before its hooks were through".to_owned(),
+                );
+            }
+        }
+        self.decisions();
+        if self.status.ended.is_some() {
+            return if self.complete() {
+                self.report(State::Ended, "the update was ended by decision".to_owned())
+            } else {
+                self.freeze()
+            };
+        }
+        let update = run.spec.settings.update.clone();
+        if !self.complete() {
+            return self.completing(&update);
+        }
+        if self.status.stall.as_ref().is_some_and(|s| s.reason != Reason::HookFailed.as_str()) {
+            self.status.stall = None; // what was awaited has come true by itself
+        }
+        if let Some(set) = self.equal_set() {
+            self.need_live()?;
+            if self.touched_and_wrong(&self.d.template, set, &update) || self.untouched_and_wrong(set) {
+                self.pods(&self.d.template.clone(), set, &update, Purpose::Repair)?;
+            }
+        }
+        self.history()?;
+        self.status.progress = None;
+        self.status.pods = Some(PodCounts {
+            desired: self.d.replicas,
+            updated: self.d.status.updated,
+            in_flight: 0,
+            available: self.d.status.available,
+            failing: Vec::new(),
+        });
+        self.stalled()?;
+        if run.spec.old_template.is_some() {
+            self.hooks(Phase::PostUpdate, State::PostHooks)?;
+        }
+        self.end(Outcome::Succeeded);
+        self.event(false, Reason::Succeeded, format!("the update to {} succeeded", self.d.template.hash()));
+        self.report(State::Ended, "the update succeeded".to_owned())
+    }
+
+    /// kubectl's completion test (Kubernetes, `kubectl rollout status`).
+    fn complete(&self) -> bool {
+        let s = &self.d.status;
+        s.observed_generation >= self.d.generation
+            && s.updated == self.d.replicas
+            && s.replicas == s.updated
+            && s.available == s.updated
+    }
+
+    /// The ReplicaSet that the Deployment controller takes for its new one: the oldest that equals the template.
+    pub(super) fn equal_set(&self) -> Option<&'w ReplicaSet> {
+        self.w
+            .replica_sets
+            .iter()
+            .filter(|s| s.template == self.d.template)
+            .min_by_key(|s| (!super::replicasets::active(self.w, s), s.created.whole_seconds(), &s.name))
+    }
+
+    /// A pod that shows an image of an older template of ours although its ReplicaSet shows the new one: made between
+    /// the last look and the commit.
+    fn untouched_and_wrong(&self, set: &'w ReplicaSet) -> bool {
+        let Some(old) = self.run.and_then(|r| r.spec.old_template.as_ref()) else { return false };
+        if self.status.commit.is_none() {
+            return false;
+        }
+        let old = crate::classify::containers(old);
+        let new = crate::classify::containers(&self.d.template);
+        pods_of(self.w, set).into_iter().filter(|p| p.baseline.is_none()).any(|p| {
+            p.containers.iter().any(|c| {
+                new.get(&c.name).is_some_and(|n| n.image != c.image)
+                    && old.get(&c.name).is_some_and(|o| o.image == c.image)
+            })
+        })
+    }
+
+    fn completing(&mut self, update: &Update) -> Flow {
+        if self.d.paused {
+            self.status.progress = None;
+            return self.wait(
+                State::UserPaused,
+                Reason::UserPaused,
+                "the Deployment is paused by its user".to_owned(),
+                None,
+                &format!("kubectl rollout resume deploy/{}", self.d.name),
+            );
+        }
+        if self.status.stall.is_some() {
+            return self.freeze();
+        }
+        let set = self.equal_set();
+        let pods = set.map(|s| pods_of(self.w, s)).unwrap_or_default();
+        let available = set.map_or(0, |s| s.available);
+        self.advance(available);
+        self.status.pods = Some(PodCounts {
+            desired: self.d.replicas,
+            updated: available,
+            in_flight: (self.d.status.replicas - available).max(0),
+            available: self.d.status.available,
+            failing: Vec::new(),
+        });
+        for pod in pods {
+            match stage(pod, false, self.d.min_ready_seconds, &update.tolerance, self.now) {
+                Stage::Moving { failing: Some(why), .. } if self.believed_again() => {
+                    let _ = self.stall(Reason::PodFailing, format!("pod {}: {why}", pod.name));
+                    return self.freeze();
+                }
+                Stage::Moving { wake: Some(wake), .. } => self.wake(wake),
+                Stage::Moving { .. } | Stage::Old { .. } | Stage::Done => {}
+            }
+        }
+        let what = format!("{available} of {} pods of the new template are available", self.d.replicas);
+        let reason = match &self.d.status.replica_failure {
+            Some(message) if message.contains("quota") => Reason::QuotaExceeded,
+            Some(_) | None => Reason::DeadlineExceeded,
+        };
+        if self.deadline(update, true, reason, &what).is_break() {
+            return self.freeze();
+        }
+        let until = self.status.progress.as_ref().map(|p| p.at.plus_seconds(update.progress_deadline_seconds));
+        self.wait(State::Finishing, Reason::Completing, what, until, "")
+    }
+
+    fn believed_again(&mut self) -> bool {
+        let Some(resumed) = self.status.resumed_at else { return true };
+        let tolerance = self.run.map_or(0, |r| r.spec.settings.update.tolerance.seconds);
+        let until = resumed.plus_seconds(tolerance.max(1));
+        if self.now < until {
+            self.wake(until);
+        }
+        self.now >= until
+    }
+
+    /// A native roll stops: paused, as a hold. The stall (or the end) is stored first, so that the pause is explained
+    /// whatever happens in between.
+    fn freeze(&mut self) -> Flow {
+        let Some(run) = self.run else { return STOP };
+        let stored = run.status.stall.is_some() || run.status.ended.is_some();
+        if stored {
+            let by = run.spec.policy.as_ref().map_or(names::BY_ANNOTATION, |p| p.name.as_str());
+            self.plan.effects.push(Effect::PatchDeployment {
+                purpose: DeploymentPurpose::Freeze,
+                patch: patches::freeze(self.d, by),
+            });
+        }
+        let message = self
+            .status
+            .stall
+            .as_ref()
+            .map_or_else(|| "ended by decision".to_owned(), |s| format!("{}: {}", s.reason, s.message));
+        self.status.waiting_for = None;
+        self.report(State::Stalled, message)
+    }
+}

@@ -1,0 +1,131 @@
+//! What has to be before an update may begin: the user's pause, the order, a free slot, and a limit on being held.
+
+use super::{Flow, GO, Planner, STOP, State};
+use crate::{
+    api::{
+        policy::{Failure, OnDelete},
+        run::{Stall, WayKind},
+    },
+    order,
+    pod::clip,
+    reason::Reason,
+    world::Policy,
+};
+
+impl Planner<'_> {
+    /// Stops at a stall until a decision or a new template ends it.
+    pub(super) fn stalled(&mut self) -> Flow {
+        match &self.status.stall {
+            None => GO,
+            Some(stall) => {
+                let message = format!("{}: {}", stall.reason, stall.message);
+                self.status.waiting_for = None;
+                self.report(State::Stalled, message)
+            }
+        }
+    }
+
+    /// The run stands still from here on.
+    pub(super) fn stall(&mut self, reason: Reason, message: String) -> Flow {
+        let Some(run) = self.run else { return STOP };
+        let message = clip(&message, 1500);
+        let in_place = self.status.way.as_ref().is_some_and(|w| w.kind == WayKind::InPlace);
+        let reverting = run.spec.settings.update.failure == Failure::Revert
+            && in_place
+            && self.status.commit.is_none()
+            && self.d.held();
+        self.status.stall =
+            Some(Stall { since: self.now, reason: reason.as_str().to_owned(), message: message.clone(), reverting });
+        self.event(true, reason, format!("{message}; see: kubectl interlock explain deploy/{}", self.d.name));
+        self.stalled()
+    }
+
+    /// The user's own pause, and the emergency stop: nothing is done while it lasts, and no clock runs.
+    pub(super) fn user_pause(&mut self) -> Flow {
+        if !self.d.user_paused() {
+            return GO;
+        }
+        self.status.progress = None;
+        let how =
+            format!("kubectl rollout resume deploy/{}, or annotate it with interlock.dev/resume=true", self.d.name);
+        self.wait(State::UserPaused, Reason::UserPaused, "the Deployment is paused by its user".to_owned(), None, &how)
+    }
+
+    /// Held for longer than the policy allows.
+    pub(super) fn hold_limit(&mut self) -> Flow {
+        let Some(run) = self.run else { return GO };
+        let limit = run.spec.settings.max_hold_seconds;
+        if limit <= 0 || self.status.way.is_some() {
+            return GO;
+        }
+        let until = self.status.resumed_at.unwrap_or(run.created).plus_seconds(limit);
+        if until > self.now {
+            self.wake(until);
+            return GO;
+        }
+        self.stall(Reason::HoldTooLong, format!("held for more than {limit} seconds (maxHoldSeconds)"))
+    }
+
+    /// The policy that made the run, if it still exists.
+    pub(super) fn own_policy(&self) -> Option<&Policy> {
+        let reference = self.run?.spec.policy.as_ref()?;
+        self.w.policies.iter().find(|p| p.uid == reference.uid)
+    }
+
+    /// The policy was deleted and says that what it holds is released.
+    pub(super) fn orphan_released(&self) -> bool {
+        self.run.is_some_and(|run| {
+            run.spec.policy.is_some() && run.spec.settings.on_delete == OnDelete::Release && self.own_policy().is_none()
+        })
+    }
+
+    /// Every predecessor has settled. Once passed it is not asked again in this run.
+    pub(super) fn order_gate(&mut self) -> Flow {
+        let Some(run) = self.run else { return GO };
+        if self.status.order_passed {
+            return GO;
+        }
+        let mut waits = Vec::new();
+        for name in &run.spec.settings.after {
+            let component = self.w.components.get(name).and_then(Option::as_ref);
+            if let Err(unsettled) = order::settled(component, run.spec.settings.settle_seconds, self.now) {
+                if let Some(wake) = unsettled.wake {
+                    self.wake(wake);
+                }
+                waits.push(format!("{name} {}", unsettled.why));
+            }
+        }
+        if waits.is_empty() {
+            self.status.order_passed = true;
+            return GO;
+        }
+        let how = format!("start without it: kubectl interlock skip deploy/{} --gate order", self.d.name);
+        self.wait(
+            State::Gate,
+            Reason::Predecessor,
+            format!("waiting for predecessors: {}", waits.join("; ")),
+            None,
+            &how,
+        )
+    }
+
+    /// One of the policy's slots. An update that is under way keeps its own.
+    pub(super) fn slot(&mut self) -> Flow {
+        let Some(run) = self.run else { return GO };
+        let Some(policy) = &run.spec.policy else { return GO };
+        let busy = self.w.busy.get(&policy.name).copied().unwrap_or(0);
+        let most = run.spec.settings.max_concurrent_updates.max(1);
+        if busy < most || self.holds_slot() {
+            return GO;
+        }
+        let what = format!(
+            "{busy} other updates of HookPolicy {} are in progress, {most} are allowed at the same time",
+            policy.name
+        );
+        self.wait(State::Gate, Reason::Slot, what, None, "raise spec.maxConcurrentUpdates of the policy, or wait")
+    }
+
+    fn holds_slot(&self) -> bool {
+        self.run.is_some_and(|run| super::status::holds_slot(&run.status.conditions))
+    }
+}

@@ -1,0 +1,296 @@
+//! What a held Deployment goes through.
+
+use super::{Flow, GO, Planner, State, governance, patches, pods::Purpose, replicasets};
+use crate::{
+    api::{
+        policy::{Enforcement, IntOrPercent, Phase, Strategy, Update},
+        run::{HookRunSpec, ObjectRef, Outcome, Owed, Way, WayKind},
+    },
+    classify::{self, Class},
+    effect::Effect,
+    pod::clip,
+    reason::Reason,
+    select,
+    world::ReplicaSet,
+};
+
+impl<'w> Planner<'w> {
+    pub(super) fn held(&mut self) -> Flow {
+        let main = self.main_set();
+        if let Some(what_runs) = self.back_to_what_runs(main) {
+            return self.return_to(what_runs);
+        }
+        if self.run.is_none() {
+            return self.begin(main);
+        }
+        self.decisions();
+        if self.status.ended.is_some() {
+            return self.report(
+                State::Ended,
+                "the update was ended by decision; it stays held until the template changes".to_owned(),
+            );
+        }
+        if self.orphan_released() {
+            self.native_because("the policy was deleted, and its onDelete is Release");
+            return self.release_natively();
+        }
+        self.replica_sets(main)?;
+        self.user_pause()?;
+        self.stalled_or_reverting(main)?;
+        self.hold_limit()?;
+        self.order_gate()?;
+        if self.run.is_some_and(|r| r.spec.old_template.is_none()) && main.is_none() {
+            self.native_because("nothing runs yet");
+            self.slot()?;
+            return self.release_natively();
+        }
+        self.hooks(Phase::PreUpdate, State::PreHooks)?;
+        let Some(main) = self.in_place(main) else {
+            if self.run.is_some_and(|r| r.spec.settings.update.strategy == Strategy::InPlaceOnly)
+                && self.run.is_some_and(|r| r.spec.old_template.is_some())
+            {
+                let because = self.status.way.as_ref().map(|w| w.because.join("; ")).unwrap_or_default();
+                return self.stall(Reason::NotInPlace, format!("the policy allows only updates in place: {because}"));
+            }
+            self.slot()?;
+            return self.release_natively();
+        };
+        self.slot()?;
+        let update = self.run.map(|r| r.spec.settings.update.clone()).unwrap_or_default();
+        if main.template != self.d.template {
+            self.pods(&self.d.template.clone(), main, &update, Purpose::Update)?;
+            self.partitioned(&self.d.template.clone(), main, &update)?;
+        }
+        self.commit(main)?;
+        self.barrier(main)?;
+        self.after_barrier(main)?;
+        self.history()?;
+        self.release("updated in place")
+    }
+
+    /// The ReplicaSet that already runs what is wanted, if there is one: the one with pods, or any with available
+    /// pods when there are several (a native roll that failed).
+    fn back_to_what_runs(&self, main: Option<&'w ReplicaSet>) -> Option<&'w ReplicaSet> {
+        // After our own commit the ReplicaSet equals the template too; that is the way forward, not back.
+        if self.status.commit.is_some() {
+            return None;
+        }
+        if self.run.is_some_and(|r| r.spec.old_template.is_none()) {
+            return None;
+        }
+        let active = self.active_sets();
+        match active.as_slice() {
+            [] => main.filter(|m| m.template == self.d.template && self.run.is_none()),
+            [only] => Some(*only).filter(|s| {
+                s.template == self.d.template && (self.run.is_none() || main.is_some_and(|m| m.name == s.name))
+            }),
+            several => several.iter().copied().find(|s| s.template == self.d.template && s.available > 0),
+        }
+    }
+
+    /// Nothing is to be updated: no hooks, no gates. Pods that we have changed on the way go back first.
+    fn return_to(&mut self, set: &'w ReplicaSet) -> Flow {
+        if self.d.user_paused() && !self.touched_and_wrong(&self.d.template, set, &Update::default()) {
+            return self.finish_return(set);
+        }
+        self.user_pause()?;
+        let update = self.update_settings(set);
+        if self.active_sets().len() <= 1 {
+            self.pods_of_this_target(set, &update)?;
+            self.barrier(set)?;
+            self.need_live()?;
+            self.pods_of_this_target(set, &update)?;
+        }
+        self.finish_return(set)
+    }
+
+    fn pods_of_this_target(&mut self, set: &'w ReplicaSet, update: &Update) -> Flow {
+        if self.touched_and_wrong(&self.d.template, set, update) {
+            return self.pods(&self.d.template.clone(), set, update, Purpose::Repair);
+        }
+        GO
+    }
+
+    fn finish_return(&mut self, _set: &'w ReplicaSet) -> Flow {
+        if self.run.is_some() {
+            self.end(Outcome::Returned);
+        }
+        self.need_live()?;
+        let restore = self.governor(self.main_set()).ok().flatten().map(|g| g.settings.restore).unwrap_or_default();
+        self.plan.effects.push(Effect::PatchDeployment {
+            purpose: crate::effect::DeploymentPurpose::Release,
+            patch: patches::release(self.d, &restore),
+        });
+        self.event(false, Reason::Returned, "the template is what runs: nothing to update, the hold ends".to_owned());
+        self.report(State::Releasing, "the template is what runs: the hold ends".to_owned())
+    }
+
+    /// The update settings that apply without a run: of the governing policy, else of the last run.
+    pub(super) fn update_settings(&mut self, main: &'w ReplicaSet) -> Update {
+        if let Some(run) = self.run {
+            return run.spec.settings.update.clone();
+        }
+        match self.governor(Some(main)) {
+            Ok(Some(governor)) => governor.settings.update,
+            Ok(None) | Err(_) => self
+                .w
+                .runs
+                .iter()
+                .max_by_key(|r| r.spec.sequence)
+                .map(|r| r.spec.settings.update.clone())
+                .unwrap_or_default(),
+        }
+    }
+
+    /// Held, and no run yet: make one, or say why not.
+    fn begin(&mut self, main: Option<&'w ReplicaSet>) -> Flow {
+        let governor = match self.governor(main) {
+            Ok(Some(governor)) => governor,
+            Ok(None) => return self.release("nothing governs this hold"),
+            Err(invalid) => {
+                self.plan.report.waiting_for = None;
+                return self.wait(State::Held, invalid.reason, invalid.message, None, "correct what is named");
+            }
+        };
+        let old = main.map(|m| &m.template).or_else(|| self.on_record().map(|(t, _)| t));
+        if let (Some(policy), Some(old)) = (governor.policy, old)
+            && let Ok(spec) = &policy.spec
+            && !self.d.user_paused()
+            && (spec.enforcement != Enforcement::Hold || !select::triggers(spec, old, &self.d.template))
+            && self.d.own_hooks.is_none()
+            && self.d.own_after.is_none()
+        {
+            self.event(
+                false,
+                Reason::NotTriggered,
+                format!("HookPolicy {} does not ask for this change to be held", policy.name),
+            );
+            return self.release("the change does not count under the policy");
+        }
+        let reference = main.map(replicasets::reference).or_else(|| self.on_record().and_then(|(_, r)| r.cloned()));
+        let last = self.w.runs.iter().max_by_key(|r| r.spec.sequence);
+        let sequence = last.map_or(0, |r| r.spec.sequence).saturating_add(1);
+        let mut settings = governor.settings;
+        settings.audit = false;
+        let spec = HookRunSpec {
+            deployment: ObjectRef { name: self.d.name.clone(), uid: self.d.uid.clone() },
+            policy: governor.policy.map(governance::reference),
+            sequence,
+            target: self.d.template.hash().to_owned(),
+            new_template: self.d.template.clone(),
+            old_template: old.cloned(),
+            replica_set: reference,
+            owed: self.inherited(),
+            settings,
+            decisions: Vec::new(),
+        };
+        let name = patches::run_name(&self.d.name, &self.d.uid, &spec.target, sequence);
+        self.plan.effects.push(Effect::CreateRun { name: name.clone(), spec: Box::new(spec) });
+        self.report(State::Held, format!("held by {}; run {name} begins", governor.name))
+    }
+
+    /// Revisions that the runs before this one still owe to the history.
+    fn inherited(&self) -> Vec<Owed> {
+        let Some(last) = self.w.runs.iter().max_by_key(|r| r.spec.sequence) else { return Vec::new() };
+        if last.status.commit.as_ref().is_some_and(|c| c.history) {
+            return Vec::new();
+        }
+        let mut owed: Vec<Owed> = last.spec.owed.iter().chain(&last.status.owed).cloned().collect();
+        if last.status.commit.is_some()
+            && let (Some(template), Some(set)) = (&last.spec.old_template, &last.spec.replica_set)
+        {
+            owed.push(Owed {
+                template: template.clone(),
+                revision: set.revision,
+                annotations: set.annotations.clone(),
+            });
+        }
+        owed.retain(|o| o.template != self.d.template);
+        owed.sort_by_key(|o| std::cmp::Reverse(o.revision));
+        owed.truncate(replicasets::MOST_OWED);
+        owed
+    }
+
+    /// At a stall: stop, or put pods back first where the policy says so.
+    fn stalled_or_reverting(&mut self, main: Option<&'w ReplicaSet>) -> Flow {
+        let Some(stall) = self.status.stall.clone() else { return GO };
+        if let Some(main) =
+            main.filter(|m| stall.reverting && m.template != self.d.template && self.status.commit.is_none())
+        {
+            let update = self.run.map(|r| r.spec.settings.update.clone()).unwrap_or_default();
+            if self.touched_and_wrong(&main.template, main, &update) || self.any_moving(main, &update) {
+                self.pods(&main.template.clone(), main, &update, Purpose::Repair)?;
+            }
+            self.status.waiting_for = None;
+            self.status.pods = None;
+            let message =
+                format!("{}: {}; changed pods were put back to the template that ran", stall.reason, stall.message);
+            return self.report(State::Stalled, message);
+        }
+        self.stalled()
+    }
+
+    fn any_moving(&self, main: &'w ReplicaSet, update: &Update) -> bool {
+        replicasets::pods_of(self.w, main).into_iter().any(|p| {
+            p.baseline.is_some()
+                && crate::pod::stage(p, false, self.d.min_ready_seconds, &update.tolerance, self.now)
+                    != crate::pod::Stage::Done
+        })
+    }
+
+    /// Decides the way and records it. `Some`: in place, on this ReplicaSet.
+    fn in_place(&mut self, main: Option<&'w ReplicaSet>) -> Option<&'w ReplicaSet> {
+        let run = self.run?;
+        if let (Some(main), true) = (main, self.status.commit.is_some()) {
+            if self.active_sets().iter().all(|s| s.name == main.name) {
+                return Some(main); // beyond the point of choice
+            }
+        }
+        let mut because = Vec::new();
+        let update = &run.spec.settings.update;
+        match main {
+            None if self.d.replicas > 0 || run.spec.old_template.is_none() || self.status.commit.is_some() => {
+                because.push("the ReplicaSet that ran is gone".to_owned())
+            }
+            None => because.push("the ReplicaSet that ran is gone, and no pods are wanted".to_owned()),
+            Some(main) => {
+                if self.active_sets().iter().any(|s| s.name != main.name) {
+                    because.push("two ReplicaSets have pods".to_owned());
+                }
+                for change in classify::classify(&main.template, &self.d.template, &update.in_place_metadata) {
+                    if change.class == Class::Recreate {
+                        because.push(format!("{}: {}", change.path, change.why));
+                    }
+                }
+            }
+        }
+        if update.strategy == Strategy::Native {
+            because.push("the policy's update.strategy is Native".to_owned());
+        }
+        if update.max_unavailable.is_none() {
+            if self.d.recreate {
+                because.push(
+                    "the Deployment's strategy is Recreate; set update.maxUnavailable in the policy to go in place"
+                        .to_owned(),
+                );
+            }
+            if matches!(&self.d.max_unavailable, Some(IntOrPercent::Int(0)))
+                || self.d.max_unavailable == Some(IntOrPercent::Percent("0%".to_owned()))
+            {
+                because.push(
+                    "the Deployment's maxUnavailable is 0; set update.maxUnavailable in the policy to go in place"
+                        .to_owned(),
+                );
+            }
+        }
+        because.truncate(16);
+        let because: Vec<String> = because.into_iter().map(|b| clip(&b, 500)).collect();
+        let kind = if because.is_empty() { WayKind::InPlace } else { WayKind::Native };
+        self.status.way = Some(Way { kind, because });
+        main.filter(|_| kind == WayKind::InPlace)
+    }
+
+    fn native_because(&mut self, why: &str) {
+        self.status.way = Some(Way { kind: WayKind::Native, because: vec![why.to_owned()] });
+    }
+}

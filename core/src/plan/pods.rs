@@ -1,0 +1,334 @@
+//! The sliding window: which pods change now. The next pod starts the moment one is done.
+
+use std::collections::BTreeSet;
+
+use super::{Flow, GO, Planner, State, patches, replicasets::pods_of};
+use crate::{
+    api::{
+        policy::{DisruptionBudgets, Update},
+        run::{PodCounts, Progress},
+    },
+    effect::Effect,
+    pod::{Difference, Stage, Target, available_at, stage},
+    reason::Reason,
+    template::Template,
+    world::{Budget, Pod, ReplicaSet},
+};
+
+/// Why pods are moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// Forward, to the wanted template, judged by deadline and tolerance.
+    Update,
+    /// To what their own ReplicaSet says; nothing to judge.
+    Repair,
+}
+
+/// One pod with what is to be said of it.
+struct Seen<'w> {
+    pod: &'w Pod,
+    difference: Difference,
+    stage: Stage,
+}
+
+/// How many pods may be unavailable, or why it is not done in place.
+pub(super) fn max_unavailable(update: &Update, own: Option<&crate::api::policy::IntOrPercent>, replicas: i64) -> i64 {
+    let wanted = update.max_unavailable.as_ref().or(own).and_then(|m| m.of(replicas));
+    // The Deployment's default is 25% (Kubernetes, DeploymentSpec); rounded down, but an update has to move.
+    wanted.unwrap_or(replicas / 4).max(1)
+}
+
+impl<'w> Planner<'w> {
+    /// The target that pods are compared with.
+    fn target(&self, goal: &Template, set: &ReplicaSet, update: &Update) -> Target {
+        let runs =
+            self.w.runs.iter().flat_map(|r| std::iter::once(&r.spec.new_template).chain(r.spec.old_template.as_ref()));
+        let others = self.w.replica_sets.iter().map(|s| &s.template).chain(runs);
+        let before = self.run.and_then(|r| r.spec.old_template.as_ref()).unwrap_or(&set.template);
+        Target::new(goal, Some(before), others, &update.in_place_metadata)
+    }
+
+    /// Does any pod of this ReplicaSet that we have touched show something else than `goal`?
+    pub(super) fn touched_and_wrong(&self, goal: &Template, set: &ReplicaSet, update: &Update) -> bool {
+        let target = self.target(goal, set, update);
+        pods_of(self.w, set)
+            .into_iter()
+            .any(|p| p.baseline.as_ref().is_some_and(|b| b.target != target.hash) && !target.difference(p).is_empty())
+    }
+
+    /// Puts the pods of a ReplicaSet to a template. Goes on when all that should move have arrived.
+    pub(super) fn pods(&mut self, goal: &Template, set: &'w ReplicaSet, update: &Update, purpose: Purpose) -> Flow {
+        let target = self.target(goal, set, update);
+        let forward = purpose == Purpose::Update;
+        let seen: Vec<Seen<'w>> = pods_of(self.w, set)
+            .into_iter()
+            .map(|pod| {
+                let difference = target.difference(pod);
+                let stage = self.judged(stage(
+                    pod,
+                    !difference.is_empty(),
+                    self.d.min_ready_seconds,
+                    &update.tolerance,
+                    self.now,
+                ));
+                Seen { pod, difference, stage }
+            })
+            .collect();
+        let partition = if forward { self.partition(update) } else { 0 };
+        let replicas = self.d.replicas;
+        let count = |test: &dyn Fn(&Seen<'_>) -> bool| {
+            i64::try_from(seen.iter().filter(|s| test(s)).count()).unwrap_or(i64::MAX)
+        };
+        let done = count(&|s| s.stage == Stage::Done);
+        let moving = count(&|s| matches!(s.stage, Stage::Moving { .. }));
+        let available = done + count(&|s| s.stage == Stage::Old { available: true });
+        let total = i64::try_from(seen.len()).unwrap_or(i64::MAX);
+        let missing = (replicas - total).max(0);
+        let failing: Vec<String> = seen
+            .iter()
+            .filter_map(|s| match &s.stage {
+                Stage::Moving { failing: Some(why), .. } => Some(format!("{}: {why}", s.pod.name)),
+                Stage::Moving { .. } | Stage::Old { .. } | Stage::Done => None,
+            })
+            .collect();
+        for s in &seen {
+            if let Stage::Moving { wake: Some(wake), .. } = &s.stage {
+                self.wake(*wake);
+            }
+        }
+        if forward {
+            self.status.pods = Some(PodCounts {
+                desired: replicas,
+                updated: done,
+                in_flight: moving,
+                available,
+                failing: failing.iter().take(10).map(|f| crate::pod::clip(f, 400)).collect(),
+            });
+            self.advance(done);
+            if let Some(first) = failing.first() {
+                return self.stall(Reason::PodFailing, format!("pod {first}"));
+            }
+            if let Some(message) = self.resize_refused(&seen) {
+                return self.stall(Reason::ResizeRefused, message);
+            }
+        }
+
+        // Pods that are not available anyway go first and use no budget of their own; they count as unavailable.
+        let may_move = (replicas - partition - done - moving).max(0);
+        let (bad, good): (Vec<&Seen<'_>>, Vec<&Seen<'_>>) = seen
+            .iter()
+            .filter(|s| matches!(s.stage, Stage::Old { .. }))
+            .partition(|s| s.stage == Stage::Old { available: false } || !s.difference.restarts());
+        let unavailable = missing + moving + count(&|s| s.stage == Stage::Old { available: false });
+        let most = max_unavailable(update, self.d.max_unavailable.as_ref(), replicas);
+        let mut free = (most - unavailable).max(0);
+        let mut chosen: Vec<&Seen<'_>> = bad.into_iter().take(usize::try_from(may_move).unwrap_or(0)).collect();
+        let mut left = may_move - i64::try_from(chosen.len()).unwrap_or(0);
+        let mut budgets = Budgets::new(self, update, &seen);
+        let mut blocked: Option<String> = None;
+        for s in good {
+            if left <= 0 || free <= 0 {
+                break;
+            }
+            if let Err(name) = budgets.take(&s.pod.name) {
+                blocked = Some(name);
+                continue;
+            }
+            chosen.push(s);
+            left -= 1;
+            free -= 1;
+        }
+        let chosen_any = !chosen.is_empty();
+        for s in chosen {
+            self.write_pod(s, &target.hash);
+        }
+        if chosen_any {
+            let what = format!("{done} of {replicas} pods run the new template, {moving} are changing");
+            return self.wait_for_pods(what, forward, update);
+        }
+        if done >= replicas - partition && moving == 0 && (partition > 0 || done >= total) {
+            return GO;
+        }
+        if let Some(name) = blocked.filter(|_| moving == 0) {
+            return self.budget_wait(&name, &budgets, update, forward);
+        }
+        let mut what = format!("{done} of {replicas} pods run the new template, {moving} are changing");
+        if missing > 0 {
+            let quota = set.failure.as_deref().or(self.d.status.replica_failure.as_deref());
+            what = match quota {
+                Some(message) => format!("{what}, {missing} are missing: {message}"),
+                None => format!("{what}, {missing} are missing"),
+            };
+            if quota.is_some_and(|m| m.contains("quota")) && moving == 0 {
+                self.deadline(update, forward, Reason::QuotaExceeded, &what)?;
+                return self.wait(
+                    State::Updating,
+                    Reason::QuotaExceeded,
+                    what,
+                    None,
+                    "raise the quota or lower the replicas",
+                );
+            }
+        }
+        self.wait_for_pods(what, forward, update)
+    }
+
+    fn wait_for_pods(&mut self, what: String, forward: bool, update: &Update) -> Flow {
+        self.deadline(update, forward, Reason::DeadlineExceeded, &what)?;
+        let until = self
+            .status
+            .progress
+            .as_ref()
+            .filter(|_| forward)
+            .map(|p| p.at.plus_seconds(update.progress_deadline_seconds));
+        self.wait(State::Updating, Reason::Updating, what, until, "")
+    }
+
+    /// A new maximum is progress; a flapping count is not.
+    pub(super) fn advance(&mut self, done: i64) {
+        let better = self.status.progress.as_ref().is_none_or(|p| done > p.best);
+        if better {
+            self.status.progress = Some(Progress { best: done, at: self.now });
+        }
+    }
+
+    /// Stalls when the deadline has passed without progress.
+    pub(super) fn deadline(&mut self, update: &Update, forward: bool, reason: Reason, what: &str) -> Flow {
+        let Some(progress) = self.status.progress.as_ref().filter(|_| forward) else { return GO };
+        if self.now < progress.at.plus_seconds(update.progress_deadline_seconds) {
+            return GO;
+        }
+        self.stall(reason, format!("no progress for {} seconds: {what}", update.progress_deadline_seconds))
+    }
+
+    /// After somebody made it go on, failures are believed only once the tolerance has passed again.
+    fn judged(&self, stage: Stage) -> Stage {
+        let Some(resumed) = self.status.resumed_at else { return stage };
+        let tolerance = self.run.map_or(0, |r| r.spec.settings.update.tolerance.seconds);
+        let until = resumed.plus_seconds(tolerance.max(1));
+        match stage {
+            Stage::Moving { failing: Some(_), .. } if self.now < until => {
+                Stage::Moving { wake: Some(until), failing: None }
+            }
+            other => other,
+        }
+    }
+
+    /// Pods that stay old. The policy as it is now counts: lowering it is how a canary goes on.
+    fn partition(&self, update: &Update) -> i64 {
+        let now = self.own_policy().and_then(|p| p.spec.as_ref().ok()).map_or(update.partition, |s| s.update.partition);
+        now.clamp(0, self.d.replicas.max(0))
+    }
+
+    /// Is the update at its partition, with pods that stay old?
+    pub(super) fn partitioned(&mut self, goal: &Template, set: &'w ReplicaSet, update: &Update) -> Flow {
+        let partition = self.partition(update);
+        let target = self.target(goal, set, update);
+        let old = pods_of(self.w, set).into_iter().filter(|p| !target.difference(p).is_empty()).count();
+        if partition == 0 || old == 0 {
+            return GO;
+        }
+        self.status.progress = None;
+        let what = format!("{old} pods stay on the old template because update.partition is {partition}");
+        self.wait(State::Updating, Reason::Partitioned, what, None, "lower spec.update.partition of the policy")
+    }
+
+    fn resize_refused(&self, seen: &[Seen<'_>]) -> Option<String> {
+        seen.iter().find_map(|s| {
+            self.w
+                .refusals
+                .get(&format!("resize/{}", s.pod.name))
+                .map(|message| format!("pod {} cannot be resized: {message}", s.pod.name))
+        })
+    }
+
+    fn write_pod(&mut self, seen: &Seen<'_>, hash: &str) {
+        let pod = seen.pod;
+        // An earlier change of this pod that has not arrived makes the next one harder to judge.
+        let quiet = pod.observed_generation >= pod.generation
+            && crate::pod::replaced(pod, self.now)
+            && available_at(pod, 0).is_some();
+        let only_resize = seen.difference.images.is_empty()
+            && seen.difference.labels.is_empty()
+            && seen.difference.annotations.is_empty();
+        let recorded = pod.baseline.as_ref().is_some_and(|b| b.target == hash);
+        if !(only_resize && recorded) {
+            let patch = patches::pod(pod, &seen.difference, hash, self.now, quiet);
+            self.plan.effects.push(Effect::PatchPod { name: pod.name.clone(), patch });
+        }
+        if !seen.difference.resources.is_empty() {
+            self.plan
+                .effects
+                .push(Effect::ResizePod { name: pod.name.clone(), patch: patches::resize(pod, &seen.difference) });
+        }
+    }
+
+    fn budget_wait(&mut self, name: &str, budgets: &Budgets<'_>, update: &Update, forward: bool) -> Flow {
+        let how = format!("go on without budgets: kubectl interlock skip deploy/{} --gate budget", self.d.name);
+        if budgets.impossible(name) {
+            let what =
+                format!("PodDisruptionBudget {name} can never allow a pod to be unavailable; change it, or {how}");
+            return if forward {
+                self.stall(Reason::BudgetImpossible, what)
+            } else {
+                self.wait(State::Updating, Reason::BudgetImpossible, what, None, &how)
+            };
+        }
+        let what = format!("PodDisruptionBudget {name} allows no pod to be unavailable now");
+        self.deadline(update, forward, Reason::Budget, &what)?;
+        let until = self
+            .status
+            .progress
+            .as_ref()
+            .filter(|_| forward)
+            .map(|p| p.at.plus_seconds(update.progress_deadline_seconds));
+        self.wait(State::Updating, Reason::Budget, what, until, &how)
+    }
+}
+
+/// What the PodDisruptionBudgets still allow, counted down as pods are chosen.
+struct Budgets<'w> {
+    left: Vec<(&'w Budget, i64)>,
+}
+
+impl<'w> Budgets<'w> {
+    fn new(planner: &Planner<'w>, update: &Update, seen: &[Seen<'_>]) -> Self {
+        if update.disruption_budgets == DisruptionBudgets::Ignore || planner.status.budget_skipped {
+            return Self { left: Vec::new() };
+        }
+        // The budget's own count lags behind what we have just begun; our own view of healthy pods does not.
+        let steady: BTreeSet<&str> = seen
+            .iter()
+            .filter(|s| matches!(s.stage, Stage::Done | Stage::Old { available: true }))
+            .map(|s| s.pod.name.as_str())
+            .collect();
+        let left = planner
+            .w
+            .budgets
+            .iter()
+            .map(|b| {
+                let ours = i64::try_from(b.pods.iter().filter(|p| steady.contains(p.as_str())).count()).unwrap_or(0);
+                let by_us = ours.saturating_add(b.others_ready).saturating_sub(b.desired_healthy);
+                (b, if b.current { by_us.min(b.allowed) } else { 0 })
+            })
+            .collect();
+        Self { left }
+    }
+
+    /// Takes one disruption from every budget that covers the pod, or none and the name of the one that has none left.
+    fn take(&mut self, pod: &str) -> Result<(), String> {
+        if let Some((budget, _)) = self.left.iter().find(|(b, left)| b.pods.contains(pod) && *left <= 0) {
+            return Err(budget.name.clone());
+        }
+        for (budget, left) in &mut self.left {
+            if budget.pods.contains(pod) {
+                *left -= 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn impossible(&self, name: &str) -> bool {
+        self.left.iter().any(|(b, _)| b.name == name && b.current && b.expected > 0 && b.desired_healthy >= b.expected)
+    }
+}
