@@ -1,0 +1,82 @@
+# The single entry point: the same commands here, in the README and in continuous integration.
+# Everything that is built or fetched goes to a cache outside the checkout.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+export INTERLOCK_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/interlock
+export CARGO_TARGET_DIR ?= $(INTERLOCK_CACHE)/target
+export CARGO_TERM_COLOR ?= never
+TOOLS := $(INTERLOCK_CACHE)/tools
+DENY := $(TOOLS)/bin/cargo-deny
+DENY_VERSION := 0.20.2
+# Clusters are heavy: tests of one program share one, and two at a time suit two cores.
+THREADS ?= 4
+say = @printf '==> %s\n' "$(1)"
+
+.PHONY: help
+help: ## Show this help
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+.PHONY: demo
+demo: tools-check cluster-binaries build ## Show the main job on a real control plane (ARGS=--keep leaves it running)
+	$(call say,demo)
+	@"$(CARGO_TARGET_DIR)/debug/demo" $(ARGS)
+
+.PHONY: test
+test: tools-check lint test-core test-unit cluster-binaries test-cluster ## Run everything that continuous integration runs
+	$(call say,all tests passed)
+
+.PHONY: build
+build: tools-check ## Build the binaries
+	$(call say,building)
+	@cargo build --locked --workspace --bins
+
+.PHONY: lint
+lint: tools-check $(DENY) ## Formatting, lints, licences
+	$(call say,formatting)
+	@cargo fmt --all --check
+	$(call say,lints)
+	@cargo clippy --locked --workspace --all-targets --quiet -- -D warnings
+	$(call say,licences and duplicates of dependencies)
+	@"$(DENY)" --log-level error check bans licenses sources
+
+.PHONY: test-core
+test-core: tools-check ## The pure planner: rules, properties, simulated clusters
+	$(call say,core)
+	@cargo test --locked --package interlock-core --all-features
+
+.PHONY: test-unit
+test-unit: tools-check ## The shell, in process
+	$(call say,unit tests)
+	@cargo test --locked --package interlock --lib --bins
+
+.PHONY: test-cluster
+test-cluster: tools-check cluster-binaries ## On real control planes
+	$(call say,development cluster)
+	@cargo test --locked --package devcluster
+	$(call say,on a real control plane)
+	@cargo build --locked --workspace --bins
+	@cargo test --locked --package interlock --test '*' -- --test-threads=$(THREADS)
+
+.PHONY: cluster-binaries
+cluster-binaries: tools-check
+	$(call say,Kubernetes binaries (built once per machine; about ten minutes the first time))
+	@cargo run --locked --quiet --package devcluster -- build
+
+.PHONY: generate
+generate: tools-check ## Write crds/ anew from the code
+	@UPDATE_GENERATED=1 cargo test --locked --package interlock --lib generated
+
+.PHONY: fmt
+fmt: ## Format the code
+	@cargo fmt --all
+
+$(DENY):
+	$(call say,building cargo-deny $(DENY_VERSION) (once per machine))
+	@CARGO_TARGET_DIR="$(INTERLOCK_CACHE)/target-tools" cargo install --quiet --locked --root "$(TOOLS)" cargo-deny --version $(DENY_VERSION)
+
+.PHONY: tools-check
+tools-check:
+	@for tool in cargo go cc; do command -v $$tool > /dev/null || { echo "make: $$tool is missing: install Rust 1.95, Go 1.26 and a C compiler, then try again" >&2; exit 1; }; done
