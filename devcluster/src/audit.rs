@@ -1,7 +1,8 @@
 //! Reading the API server's audit log: who asked for what, exactly counted.
 //!
-//! The log holds one entry per request when it is answered, and for a watch or another long request one more when its answer
-//! begins ([`Stage::ResponseStarted`]). Request and response bodies are not in it.
+//! The log holds one entry per request when it is answered, and for a watch or another long request
+//! one more when its answer begins ([`Stage::ResponseStarted`]). Request and response bodies are
+//! not in it.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
@@ -57,7 +58,8 @@ pub struct Event {
     pub subresource: String,
     /// Namespace of the object; empty for cluster-wide requests.
     pub namespace: String,
-    /// Name of the object; empty for lists, and for a `create`, where Kubernetes does not log it, unless it has one.
+    /// Name of the object; empty for lists, and for a `create`, where Kubernetes does not log it,
+    /// unless it has one.
     pub name: String,
     /// The path with its query.
     pub uri: String,
@@ -75,7 +77,8 @@ impl Event {
         matches!(self.verb.as_str(), "create" | "update" | "patch" | "delete" | "deletecollection")
     }
 
-    /// Whether the request is answered; entries of the same request before that are not counted twice with this.
+    /// Whether the request is answered; entries of the same request before that are not counted
+    /// twice with this.
     pub fn is_complete(&self) -> bool {
         self.stage == Stage::ResponseComplete
     }
@@ -85,12 +88,14 @@ impl Event {
         (200..300).contains(&self.code)
     }
 
-    /// In whose name the request was carried out: the impersonated user, else the authenticated one.
+    /// In whose name the request was carried out: the impersonated user, else the authenticated
+    /// one.
     pub fn acting_user(&self) -> &str {
         self.impersonated_user.as_deref().unwrap_or(&self.user)
     }
 
-    /// Whether it is about this resource, without a subresource: `pods`, or with one: `pods/status`.
+    /// Whether it is about this resource, without a subresource: `pods`, or with one:
+    /// `pods/status`.
     pub fn is_about(&self, resource: &str) -> bool {
         let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
         self.resource == resource && self.subresource == subresource
@@ -190,8 +195,9 @@ impl AuditReader {
 
     /// The end of the log as it is now.
     ///
-    /// An entry is written after its answer is sent, so entries of requests that were answered in the last milliseconds may
-    /// still come behind the mark. Where that matters, use [`crate::Cluster::audit_mark`].
+    /// An entry is written after its answer is sent, so entries of requests that were answered in
+    /// the last milliseconds may still come behind the mark. Where that matters, use
+    /// [`crate::Cluster::audit_mark`].
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -203,8 +209,8 @@ impl AuditReader {
         }
     }
 
-    /// All entries after `mark`, oldest first. Lines that are no entries, and a last line that is still being written, are left
-    /// out.
+    /// All entries after `mark`, oldest first. Lines that are no entries, and a last line that is
+    /// still being written, are left out.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -226,7 +232,8 @@ impl AuditReader {
         Ok(text.lines().filter_map(Event::parse).collect())
     }
 
-    /// The writes after `mark` (create, update, patch, delete, deletecollection), refused ones included.
+    /// The writes after `mark` (create, update, patch, delete, deletecollection), refused ones
+    /// included.
     ///
     /// # Errors
     /// When the log cannot be read.

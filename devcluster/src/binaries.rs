@@ -1,13 +1,16 @@
-//! The Kubernetes, etcd and KWOK binaries: which there are, where they are cached, and how they are built.
+//! The Kubernetes, etcd and KWOK binaries: which there are, where they are cached, and how they are
+//! built.
 //!
-//! They come from the Go module proxy through the two `go.mod` files of this crate, which are embedded so that the
-//! library works from any folder. A build happens once per machine and per content of those files.
+//! They come from the Go module proxy through the two `go.mod` files of this crate, which are
+//! embedded so that the library works from any folder. A build happens once per machine and per
+//! content of those files.
 
 use std::collections::BTreeMap;
 use std::env;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 use sha2::{Digest, Sha256};
@@ -41,8 +44,9 @@ pub(crate) const KWOK: GoModule = GoModule {
     ldflags: "-s -w -X sigs.k8s.io/kwok/pkg/consts.Version=v0.8.0",
 };
 
-/// Flags of every build, part of the cache key. `-mod=readonly` keeps a `GOFLAGS` of the user from changing versions;
-/// `-buildvcs=false` because the cache folder may lie inside somebody's repository.
+/// Flags of every build, part of the cache key. `-mod=readonly` keeps a `GOFLAGS` of the user from
+/// changing versions; `-buildvcs=false` because the cache folder may lie inside somebody's
+/// repository.
 pub(crate) const BUILD_FLAGS: [&str; 3] = ["-trimpath", "-buildvcs=false", "-mod=readonly"];
 
 /// A binary that the development cluster can use.
@@ -61,20 +65,15 @@ pub enum Binary {
     Kubectl,
     /// The simulator of nodes and pods.
     Kwok,
-    /// The real node agent. No cluster of this crate starts it; it is there for comparisons with the simulator.
+    /// The real node agent. No cluster of this crate starts it; it is there for comparisons with
+    /// the simulator.
     Kubelet,
 }
 
 impl Binary {
     /// What a cluster needs, in the order in which it is built.
-    pub const DEFAULT: [Self; 6] = [
-        Self::Etcd,
-        Self::KubeApiserver,
-        Self::KubeControllerManager,
-        Self::KubeScheduler,
-        Self::Kubectl,
-        Self::Kwok,
-    ];
+    pub const DEFAULT: [Self; 6] =
+        [Self::Etcd, Self::KubeApiserver, Self::KubeControllerManager, Self::KubeScheduler, Self::Kubectl, Self::Kwok];
 
     /// Every binary, those that a cluster does not need included.
     pub const ALL: [Self; 7] = [
@@ -122,16 +121,15 @@ impl Binary {
         }
     }
 
-    /// Seconds that a first build takes on two cores after the builds before it, as measured; shown to whoever waits.
-    pub(crate) fn first_build_seconds(self) -> u64 {
+    /// How long a first build takes on two cores after the builds before it, as measured; shown to
+    /// whoever waits.
+    pub(crate) fn first_build(self) -> Duration {
         match self {
-            Self::Etcd => 65,
-            Self::KubeApiserver => 364,
-            Self::KubeControllerManager => 117,
-            Self::KubeScheduler => 11,
-            Self::Kubectl => 27,
-            Self::Kubelet => 29,
-            Self::Kwok => 92,
+            Self::Etcd => Duration::from_mins(1),
+            Self::KubeApiserver => Duration::from_mins(6),
+            Self::KubeControllerManager | Self::Kwok => Duration::from_mins(2),
+            Self::KubeScheduler => Duration::from_secs(10),
+            Self::Kubectl | Self::Kubelet => Duration::from_secs(30),
         }
     }
 
@@ -160,12 +158,14 @@ pub struct Binaries {
 impl Binaries {
     /// Finds the given binaries and builds those that are missing, with progress on standard error.
     ///
-    /// Looked up in this order: the folder `DEVCLUSTER_BIN`, the folder `KUBEBUILDER_ASSETS`, the cache. A first build of
-    /// all takes about ten minutes on two cores and needs Go and a Go module proxy; processes that need the same binaries at
-    /// the same time wait for each other. This call blocks: from async code use `spawn_blocking`.
+    /// Looked up in this order: the folder `DEVCLUSTER_BIN`, the folder `KUBEBUILDER_ASSETS`, the
+    /// cache. A first build of all takes about ten minutes on two cores and needs Go and a Go
+    /// module proxy; processes that need the same binaries at the same time wait for each other.
+    /// This call blocks: from async code use `spawn_blocking`.
     ///
     /// # Errors
-    /// When Go is missing, a build fails (its output is shown) or the cache folder cannot be written.
+    /// When Go is missing, a build fails (its output is shown) or the cache folder cannot be
+    /// written.
     pub fn ensure(wanted: &[Binary]) -> Result<Self> {
         let dir = build_dir()?;
         let mut paths = BTreeMap::new();

@@ -2,7 +2,6 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File, TryLockError};
-use std::io::ErrorKind;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
@@ -11,15 +10,17 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::binaries::{BUILD_FLAGS, Binary, GoModule};
-use crate::process::tail;
+use crate::process::{find_in_path, tail};
 
 /// How often a waiting human gets a line.
 const PROGRESS_EVERY: Duration = Duration::from_secs(20);
 
-/// Builds `missing` into `dir`. Other processes that build into `dir` are waited for first, and what they built is taken.
+/// Builds `missing` into `dir`. Other processes that build into `dir` are waited for first, and
+/// what they built is taken.
 pub(crate) fn build(dir: &Path, missing: &[Binary]) -> Result<()> {
     fs::create_dir_all(dir).with_context(|| format!("cannot create the cache folder {}", dir.display()))?;
-    // A lock of the operating system ends with its process, so a killed build leaves nothing behind that blocks the next.
+    // A lock of the operating system ends with its process, so a killed build leaves nothing behind
+    // that blocks the next.
     let lock = File::create(dir.join("lock"))?;
     take(&lock, dir)?;
     let todo: Vec<Binary> = missing.iter().copied().filter(|binary| !dir.join(binary.name()).is_file()).collect();
@@ -57,13 +58,21 @@ fn build_one(dir: &Path, binary: Binary, number: usize, of: usize) -> Result<()>
     let unfinished = dir.join(format!(".{name}.unfinished"));
     let log_path = dir.join(format!("build-{name}.log"));
     let log = File::create(&log_path)?;
+    let go = find_in_path("go").with_context(|| {
+        format!(
+            "cannot build {name}: there is no `go` command in PATH, and neither {} nor a folder named by DEVCLUSTER_BIN or \
+             KUBEBUILDER_ASSETS holds a ready {name}.\nInstall Go {} or later, or set DEVCLUSTER_BIN to a folder with {name}",
+            dir.display(),
+            go_version(module),
+        )
+    })?;
     eprintln!(
         "devcluster: building {name} {} ({number} of {of}), this takes about {} the first time",
         binary.pinned_version(),
-        human(Duration::from_secs(binary.first_build_seconds())),
+        human(binary.first_build()),
     );
     let started = Instant::now();
-    let mut command = Command::new("go");
+    let mut command = Command::new(go);
     command
         .current_dir(&source)
         .env("CGO_ENABLED", "0")
@@ -76,16 +85,7 @@ fn build_one(dir: &Path, binary: Binary, number: usize, of: usize) -> Result<()>
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)
         .stderr(log);
-    let mut child = match command.spawn() {
-        Ok(child) => child,
-        Err(error) if error.kind() == ErrorKind::NotFound => bail!(
-            "cannot build {name}: there is no `go` command in PATH, and neither {} nor a folder named by DEVCLUSTER_BIN or \
-             KUBEBUILDER_ASSETS holds a ready {name}.\nInstall Go {} or later, or set DEVCLUSTER_BIN to a folder with {name}.",
-            dir.display(),
-            go_version(module),
-        ),
-        Err(error) => return Err(error).context("cannot run `go`"),
-    };
+    let mut child = command.spawn().context("cannot run `go`")?;
     let mut next_line = PROGRESS_EVERY;
     let status = loop {
         if let Some(status) = child.try_wait()? {
@@ -98,11 +98,7 @@ fn build_one(dir: &Path, binary: Binary, number: usize, of: usize) -> Result<()>
         thread::sleep(Duration::from_millis(100));
     };
     if !status.success() {
-        bail!(
-            "building {name} failed ({status}); the end of {}:\n{}",
-            log_path.display(),
-            tail(&log_path, 30)
-        );
+        bail!("building {name} failed ({status}); the end of {}:\n{}", log_path.display(), tail(&log_path, 30));
     }
     fs::rename(&unfinished, dir.join(name))?;
     eprintln!("devcluster: built {name} ({number} of {of}) in {}", human(started.elapsed()));

@@ -2,8 +2,8 @@
 
 use anyhow::{Context, Result, ensure};
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
-    KeyUsagePurpose,
+    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    KeyPair, KeyUsagePurpose,
 };
 
 /// A certificate with its private key, both as PEM text.
@@ -13,7 +13,8 @@ pub(crate) struct Identity {
     pub(crate) key: String,
 }
 
-/// The certificate authority of one cluster. It signs both the API server's certificate and those of clients.
+/// The certificate authority of one cluster. It signs both the API server's certificate and those
+/// of clients.
 pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
@@ -36,7 +37,8 @@ impl Authority {
         self.sign(CertificateParams::new(names)?, name("devcluster", &[])?, ExtendedKeyUsagePurpose::ServerAuth)
     }
 
-    /// A client certificate: Kubernetes takes the common name as user name and the organizations as groups.
+    /// A client certificate: Kubernetes takes the common name as user name and the organizations as
+    /// groups.
     pub(crate) fn client(&self, user: &str, groups: &[&str]) -> Result<Identity> {
         self.sign(CertificateParams::default(), name(user, groups)?, ExtendedKeyUsagePurpose::ClientAuth)
     }
@@ -59,14 +61,16 @@ impl Authority {
 
 /// The key pair that signs service account tokens: private and public part as PEM text.
 ///
-/// Both are needed: the API server reads the private key as PKCS#8, but takes keys for verification only as public keys.
+/// Both are needed: the API server reads the private key as PKCS#8, but takes keys for verification
+/// only as public keys.
 pub(crate) fn service_account_keys() -> Result<(String, String)> {
     let key = KeyPair::generate()?;
     Ok((key.serialize_pem(), key.public_key_pem()))
 }
 
 fn name(common_name: &str, organizations: &[&str]) -> Result<DistinguishedName> {
-    // rcgen keeps one value per attribute type. Spelled as a number, the organization counts as another type.
+    // rcgen keeps one value per attribute type. Spelled as a number, the organization counts as
+    // another type.
     let types = [DnType::OrganizationName, DnType::CustomDnType(vec![2, 5, 4, 10])];
     ensure!(
         organizations.len() <= types.len(),

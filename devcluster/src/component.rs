@@ -38,13 +38,15 @@ impl Component {
         }
     }
 
-    /// The user and group of the component's client certificate; `None` for those that are no clients of the API server.
+    /// The user and group of the component's client certificate; `None` for those that are no
+    /// clients of the API server.
     pub(crate) fn identity(self) -> Option<(&'static str, &'static [&'static str])> {
         match self {
             Self::Etcd | Self::ApiServer => None,
             Self::ControllerManager => Some(("system:kube-controller-manager", &[])),
             Self::Scheduler => Some(("system:kube-scheduler", &[])),
-            // It writes status of nodes and pods of any node, which no role of Kubernetes itself allows.
+            // It writes status of nodes and pods of any node, which no role of Kubernetes itself
+            // allows.
             Self::Kwok => Some(("kwok", &["system:masters"])),
         }
     }
@@ -63,10 +65,6 @@ pub(crate) struct Layout(PathBuf);
 impl Layout {
     pub(crate) fn new(dir: &Path) -> Self {
         Self(dir.to_owned())
-    }
-
-    pub(crate) fn dir(&self) -> &Path {
-        &self.0
     }
 
     pub(crate) fn file(&self, name: &str) -> PathBuf {
@@ -94,39 +92,28 @@ impl Layout {
     }
 }
 
-/// The ports of one cluster, all on 127.0.0.1.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ports {
-    pub(crate) etcd: u16,
-    pub(crate) etcd_peer: u16,
-    pub(crate) apiserver: u16,
+/// A port on 127.0.0.1 that is free now. Another process may take it before ours does; the start is
+/// tried again then.
+pub(crate) fn free_port() -> Result<u16> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
+    Ok(listener.and_then(|listener| listener.local_addr()).context("no free port on 127.0.0.1")?.port())
 }
 
-impl Ports {
-    /// Three ports that are free now. Another process may take one before ours does; the start is tried again then.
-    pub(crate) fn free() -> Result<Self> {
-        // All are held until all are chosen, or the same one could come twice.
-        let listeners = [(); 3].map(|()| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)));
-        let mut ports = [0; 3];
-        for (port, listener) in ports.iter_mut().zip(listeners) {
-            *port = listener.and_then(|listener| listener.local_addr()).context("no free port on 127.0.0.1")?.port();
-        }
-        Ok(Self { etcd: ports[0], etcd_peer: ports[1], apiserver: ports[2] })
-    }
-
-    pub(crate) fn server(&self) -> String {
-        format!("https://127.0.0.1:{}", self.apiserver)
-    }
-}
+/// The sockets of etcd, in the cluster's folder, where every component runs: a name without a
+/// folder cannot become longer than the 107 bytes that a socket's name may have. Sockets and not
+/// ports, because nobody else can open them, and because an API server that finds another cluster's
+/// etcd behind a port would take it for its own.
+pub(crate) const ETCD_SOCKET: &str = "etcd.sock";
+const ETCD_PEER_SOCKET: &str = "etcd-peer.sock";
 
 /// The command line of a component, without the program.
-pub(crate) fn args(component: Component, layout: &Layout, ports: Ports, options: &Options) -> Vec<String> {
+pub(crate) fn args(component: Component, layout: &Layout, port: u16, options: &Options) -> Vec<String> {
     let file = |name: &str| layout.file(name).display().to_string();
     let kubeconfig = layout.kubeconfig(component).display().to_string();
     let mut args = match component {
         Component::Etcd => {
-            let client = format!("http://127.0.0.1:{}", ports.etcd);
-            let peer = format!("http://127.0.0.1:{}", ports.etcd_peer);
+            let client = format!("unix://{ETCD_SOCKET}");
+            let peer = format!("unix://{ETCD_PEER_SOCKET}");
             vec![
                 "--name=devcluster".to_owned(),
                 format!("--data-dir={}", file("etcd")),
@@ -135,16 +122,17 @@ pub(crate) fn args(component: Component, layout: &Layout, ports: Ports, options:
                 format!("--listen-peer-urls={peer}"),
                 format!("--initial-advertise-peer-urls={peer}"),
                 format!("--initial-cluster=devcluster={peer}"),
-                // A cluster that a crash of the machine may destroy, for writes that do not wait for the disk.
+                // A cluster that a crash of the machine may destroy, for writes that do not wait
+                // for the disk.
                 "--unsafe-no-fsync".to_owned(),
                 "--log-level=warn".to_owned(),
             ]
         }
         Component::ApiServer => {
             let mut args = vec![
-                format!("--etcd-servers=http://127.0.0.1:{}", ports.etcd),
+                format!("--etcd-servers=unix://{ETCD_SOCKET}"),
                 "--bind-address=127.0.0.1".to_owned(),
-                format!("--secure-port={}", ports.apiserver),
+                format!("--secure-port={port}"),
                 format!("--tls-cert-file={}", file("apiserver.crt")),
                 format!("--tls-private-key-file={}", file("apiserver.key")),
                 format!("--client-ca-file={}", file("ca.crt")),
@@ -153,7 +141,8 @@ pub(crate) fn args(component: Component, layout: &Layout, ports: Ports, options:
                 "--service-account-issuer=https://kubernetes.default.svc.cluster.local".to_owned(),
                 "--authorization-mode=Node,RBAC".to_owned(),
                 "--allow-privileged=true".to_owned(),
-                // There is no service network that an endpoint of the API server would be reached through.
+                // There is no service network that an endpoint of the API server would be reached
+                // through.
                 "--endpoint-reconciler-type=none".to_owned(),
                 "--service-cluster-ip-range=10.0.0.0/16".to_owned(),
             ];
@@ -161,7 +150,8 @@ pub(crate) fn args(component: Component, layout: &Layout, ports: Ports, options:
                 args.extend([
                     format!("--audit-policy-file={}", file("audit-policy.yaml")),
                     format!("--audit-log-path={}", layout.audit_log().display()),
-                    // Never rotated (megabytes): positions in the log stay valid for the life of the cluster.
+                    // Never rotated (megabytes): positions in the log stay valid for the life of
+                    // the cluster.
                     "--audit-log-maxsize=1000000".to_owned(),
                 ]);
             }

@@ -14,27 +14,19 @@ use serde_json::json;
 
 use crate::certs::Identity;
 
-/// How a kubeconfig says who its user is.
-pub(crate) enum Credentials<'a> {
-    Certificate(&'a Identity),
-    Token(&'a str),
-}
-
-/// Writes a kubeconfig with one context. It holds a private key or a token, so only the user may read it.
+/// Writes a kubeconfig with one context. It holds a private key, so only the user may read it.
 ///
-/// `ca` is the PEM text of the certificate authority; a `server` that starts with `http://` needs none.
-pub(crate) fn write(path: &Path, server: &str, ca: &str, credentials: &Credentials<'_>) -> Result<()> {
+/// `ca` is the PEM text of the certificate authority; a `server` that starts with `http://` needs
+/// none.
+pub(crate) fn write(path: &Path, server: &str, ca: &str, identity: &Identity) -> Result<()> {
     let mut cluster = json!({ "server": server });
     if server.starts_with("https://") {
         cluster["certificate-authority-data"] = STANDARD.encode(ca).into();
     }
-    let user = match credentials {
-        Credentials::Certificate(identity) => json!({
-            "client-certificate-data": STANDARD.encode(&identity.cert),
-            "client-key-data": STANDARD.encode(&identity.key),
-        }),
-        Credentials::Token(token) => json!({ "token": token }),
-    };
+    let user = json!({
+        "client-certificate-data": STANDARD.encode(&identity.cert),
+        "client-key-data": STANDARD.encode(&identity.key),
+    });
     // JSON is YAML, so every reader of kubeconfig files takes it.
     let config = json!({
         "apiVersion": "v1",
@@ -47,7 +39,8 @@ pub(crate) fn write(path: &Path, server: &str, ca: &str, credentials: &Credentia
     write_private(path, &serde_json::to_string_pretty(&config)?)
 }
 
-/// Writes a file that only the user may read. It appears complete under its name, never half written.
+/// Writes a file that only the user may read. It appears complete under its name, never half
+/// written.
 pub(crate) fn write_private(path: &Path, text: &str) -> Result<()> {
     let unfinished = path.with_extension("unfinished");
     let write = || -> std::io::Result<()> {

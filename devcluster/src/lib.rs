@@ -1,1 +1,39 @@
-//! Devcluster.
+//! A real Kubernetes control plane for development and tests, from ordinary packages and without a
+//! container engine: etcd, API server, controller manager and scheduler, with nodes and pods
+//! simulated by KWOK.
+//!
+//! ```no_run
+//! # async fn example() -> anyhow::Result<()> {
+//! use devcluster::{Cluster, Component, Options};
+//!
+//! let cluster = Cluster::start(Options::default()).await?;
+//! let client = cluster.client().await?;
+//! let mark = cluster.audit_mark().await?;
+//! // ... work with the client ...
+//! let writes = cluster.audit()?.writes_since(mark)?;
+//! cluster.restart(Component::ApiServer).await?;
+//! # Ok(())
+//! # }
+//! ```
+
+mod access;
+mod audit;
+mod binaries;
+mod builder;
+mod certs;
+mod cluster;
+mod component;
+mod datadir;
+mod detached;
+mod kubeconfig;
+mod nodes;
+mod paths;
+mod process;
+mod start;
+
+pub use audit::{AuditReader, Event, Mark, Stage};
+pub use binaries::{Binaries, Binary, build_dir};
+pub use cluster::{Cluster, Options};
+pub use component::Component;
+pub use detached::{Named, State};
+pub use paths::cache_dir;

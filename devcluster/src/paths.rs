@@ -8,7 +8,8 @@ use anyhow::{Context, Result};
 /// The folder for built binaries and detached clusters: `$INTERLOCK_CACHE/devcluster`, else
 /// `$XDG_CACHE_HOME/interlock/devcluster`, else `~/.cache/interlock/devcluster`.
 ///
-/// It lies outside the checkout, so that a fresh clone on the same machine does not build Kubernetes again.
+/// It lies outside the checkout, so that a fresh clone on the same machine does not build
+/// Kubernetes again.
 ///
 /// # Errors
 /// When none of the three variables is set.

@@ -1,8 +1,9 @@
 //! Child processes that never outlive their owner.
 //!
-//! Two cases: the owner drops its [`Process`] (an ordinary end, a panic), and the owner is killed and runs no code any
-//! more. For the second the kernel must do it. On Linux `setpriv --pdeathsig KILL` asks it to; where `setpriv` is missing,
-//! a small watchdog waits on a pipe that closes with the owner.
+//! Two cases: the owner drops its [`Process`] (an ordinary end, a panic), and the owner is killed
+//! and runs no code any more. For the second the kernel must do it. On Linux `setpriv --pdeathsig
+//! KILL` asks it to; where `setpriv` is missing, a small watchdog waits on a pipe that closes with
+//! the owner.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -28,15 +29,17 @@ static SETPRIV: LazyLock<bool> = LazyLock::new(|| {
 
 /// The thread that starts every child.
 ///
-/// The kernel sends the death signal when the *thread* that started the child ends, not the process. A thread of a test or
-/// of an async runtime may end at any time, so children are started by a thread that lives as long as this process.
+/// The kernel sends the death signal when the *thread* that started the child ends, not the
+/// process. A thread of a test or of an async runtime may end at any time, so children are started
+/// by a thread that lives as long as this process.
 static SPAWNER: LazyLock<mpsc::Sender<Order>> = LazyLock::new(|| {
     let (sender, orders) = mpsc::channel::<Order>();
     thread::Builder::new()
         .name("devcluster-spawner".into())
         .spawn(move || {
             for mut order in orders {
-                // An order whose sender gave up needs no answer; its child, if any, ends with the dropped handle's owner.
+                // An order whose sender gave up needs no answer; its child, if any, ends with the
+                // dropped handle's owner.
                 let _ = order.reply.send(order.command.spawn());
             }
         })
@@ -58,21 +61,22 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts `program` with `args`, both output streams appended to `log`.
-    pub(crate) fn spawn(program: &Path, args: &[String], log: &Path) -> Result<Self> {
+    /// Starts `program` with `args` in the folder `dir`, both output streams appended to `log`.
+    pub(crate) fn spawn(program: &Path, args: &[String], dir: &Path, log: &Path) -> Result<Self> {
         let out = OpenOptions::new()
             .create(true)
             .append(true)
             .open(log)
             .with_context(|| format!("cannot write the log {}", log.display()))?;
         let mut command = tied(program, *SETPRIV);
-        command.args(args).stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out);
+        command.args(args).current_dir(dir).stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out);
         Self::spawn_command(command, *SETPRIV).with_context(|| format!("cannot start {}", program.display()))
     }
 
     /// Starts a command made by [`tied`].
     fn spawn_command(mut command: Command, setpriv: bool) -> Result<Self> {
-        // A group of its own: Ctrl-C in a terminal reaches the owner only, which decides in which order things end.
+        // A group of its own: Ctrl-C in a terminal reaches the owner only, which decides in which
+        // order things end.
         command.process_group(0);
         let child = order(command)?;
         let mut process = Self { child, watchdog: None };
@@ -93,7 +97,8 @@ impl Process {
 
     /// Sends a signal. A child that has ended already is an error.
     pub(crate) fn signal(&mut self, signal: Signal) -> Result<()> {
-        // Asked first: after the end of a child was collected, its number may belong to another process.
+        // Asked first: after the end of a child was collected, its number may belong to another
+        // process.
         if let Some(status) = self.exited() {
             anyhow::bail!("the process has ended already ({status})");
         }
@@ -109,7 +114,8 @@ impl Process {
 
     /// SIGKILL, then waits for the end.
     pub(crate) fn kill(&mut self) {
-        // The watchdog first: it knows only a number, which is free for other processes once the child is collected.
+        // The watchdog first: it knows only a number, which is free for other processes once the
+        // child is collected.
         if let Some(mut watchdog) = self.watchdog.take() {
             let _ = watchdog.kill();
             let _ = watchdog.wait();
@@ -125,7 +131,8 @@ impl Drop for Process {
     }
 }
 
-/// A command whose process the kernel kills with this process, if `setpriv` is there; arguments of the program may follow.
+/// A command whose process the kernel kills with this process, if `setpriv` is there; arguments of
+/// the program may follow.
 pub(crate) fn tied(program: &Path, setpriv: bool) -> Command {
     if !setpriv {
         return Command::new(program);
@@ -133,7 +140,8 @@ pub(crate) fn tied(program: &Path, setpriv: bool) -> Command {
     let mut command = Command::new("setpriv");
     command
         .args(["--pdeathsig", "KILL", "--", "sh", "-c"])
-        // The owner may have died before setpriv made its request; then this process has another parent by now.
+        // The owner may have died before setpriv made its request; then this process has another
+        // parent by now.
         .arg(r#"[ "$PPID" = "$0" ] && exec "$@""#)
         .arg(std::process::id().to_string())
         .arg(program);
