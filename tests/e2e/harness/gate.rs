@@ -1,0 +1,171 @@
+//! A layer in the controller's client: it sees every write and can hold one up while a test does something, or answer
+//! in the server's place.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll},
+};
+
+use futures::future::BoxFuture;
+use http::{Method, Request, Response};
+use tokio::sync::{mpsc, oneshot};
+use tower::{BoxError, Layer, Service};
+
+/// One write of the controller.
+#[derive(Clone, Debug)]
+pub struct Write {
+    /// The how-manieth write, from 1.
+    pub number: usize,
+    /// What it does, such as `PATCH pods`, `POST hookruns`, `PATCH hookruns/status`.
+    pub what: String,
+    /// The whole path.
+    pub path: String,
+}
+
+/// When the controller is stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    Before,
+    After,
+}
+
+/// A write that waits for the test to go on.
+pub struct Stopped {
+    pub write: Write,
+    go: oneshot::Sender<()>,
+}
+
+impl Stopped {
+    /// Lets the controller go on.
+    pub fn go_on(self) {
+        let _ = self.go.send(());
+    }
+}
+
+struct Trap {
+    moment: Moment,
+    what: String,
+    nth: usize,
+    seen: usize,
+    tell: mpsc::UnboundedSender<Stopped>,
+}
+
+/// The test's handle.
+#[derive(Clone, Default)]
+pub struct Gate {
+    inner: Arc<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    traps: Mutex<Vec<Trap>>,
+    writes: Mutex<Vec<Write>>,
+    count: AtomicUsize,
+}
+
+impl Gate {
+    /// The controller will stop at the `nth` write of this kind; the receiver gets it.
+    pub fn stop_at(&self, moment: Moment, what: &str, nth: usize) -> mpsc::UnboundedReceiver<Stopped> {
+        let (tell, hear) = mpsc::unbounded_channel();
+        self.inner.traps.lock().unwrap().push(Trap { moment, what: what.to_owned(), nth, seen: 0, tell });
+        hear
+    }
+
+    /// All writes so far.
+    pub fn writes(&self) -> Vec<Write> {
+        self.inner.writes.lock().unwrap().clone()
+    }
+
+    /// How many writes of this kind there were.
+    pub fn count(&self, what: &str) -> usize {
+        self.writes().iter().filter(|w| w.what == what).count()
+    }
+
+    fn trapped(&self, moment: Moment, what: &str) -> Option<mpsc::UnboundedSender<Stopped>> {
+        let mut traps = self.inner.traps.lock().unwrap();
+        for trap in traps.iter_mut().filter(|t| t.moment == moment && t.what == what) {
+            trap.seen += 1;
+            if trap.seen == trap.nth {
+                return Some(trap.tell.clone());
+            }
+        }
+        None
+    }
+
+    async fn pass(&self, moment: Moment, write: &Write) {
+        if let Some(tell) = self.trapped(moment, &write.what) {
+            let (go, wait) = oneshot::channel();
+            if tell.send(Stopped { write: write.clone(), go }).is_ok() {
+                let _ = wait.await;
+            }
+        }
+    }
+}
+
+/// `PATCH pods`, `PATCH hookruns/status`: the verb and the resource with its subresource.
+fn what(method: &Method, path: &str) -> String {
+    let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
+    let rest = match parts.iter().position(|p| *p == "namespaces") {
+        Some(at) => &parts[(at + 2).min(parts.len())..],
+        None => &parts[parts.len().saturating_sub(2)..],
+    };
+    match rest {
+        [resource, _name, sub, ..] => format!("{method} {resource}/{sub}"),
+        [resource, ..] => format!("{method} {resource}"),
+        [] => format!("{method}"),
+    }
+}
+
+impl<S> Layer<S> for Gate {
+    type Service = Gated<S>;
+    fn layer(&self, service: S) -> Gated<S> {
+        Gated { gate: self.clone(), service }
+    }
+}
+
+#[derive(Clone)]
+pub struct Gated<S> {
+    gate: Gate,
+    service: S,
+}
+
+impl<S, A, B> Service<Request<A>> for Gated<S>
+where
+    S: Service<Request<A>, Response = Response<B>, Error = BoxError> + Clone + Send + 'static,
+    S::Future: Send,
+    A: Send + 'static,
+    B: Send + 'static,
+{
+    type Response = Response<B>;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.service.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<A>) -> Self::Future {
+        let ready = std::mem::replace(&mut self.service, self.service.clone());
+        let (gate, mut service) = (self.gate.clone(), ready);
+        Box::pin(async move {
+            let path = request.uri().path().to_owned();
+            let dry = request.uri().query().is_some_and(|q| q.contains("dryRun"));
+            if request.method() == Method::GET || dry || path.contains("/events") || path.contains("/leases") || path.contains("selfsubject") {
+                return service.call(request).await;
+            }
+            let write = Write {
+                number: gate.inner.count.fetch_add(1, Ordering::SeqCst) + 1,
+                what: what(request.method(), &path),
+                path,
+            };
+            gate.pass(Moment::Before, &write).await;
+            let answer = service.call(request).await;
+            gate.inner.writes.lock().unwrap().push(write.clone());
+            gate.pass(Moment::After, &write).await;
+            answer
+        })
+    }
+}

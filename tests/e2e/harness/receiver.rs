@@ -1,0 +1,107 @@
+//! A hook receiver on loopback that records what it is told.
+
+use std::{
+    collections::VecDeque,
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+    time::Instant,
+};
+
+use axum::{Router, body::Bytes, extract::State, http::{HeaderMap, StatusCode, Uri}};
+use serde_json::Value;
+use tokio::sync::{Notify, watch};
+
+/// One call.
+#[derive(Clone, Debug)]
+pub struct Call {
+    pub at: Instant,
+    pub path: String,
+    pub key: String,
+    pub body: Value,
+    pub answer: u16,
+}
+
+impl Call {
+    pub fn text(&self, field: &str) -> &str {
+        self.body[field].as_str().unwrap_or_default()
+    }
+
+    /// The images that the update goes to.
+    pub fn images(&self) -> Vec<String> {
+        self.body["images"].as_object().into_iter().flatten().filter_map(|(_, v)| v.as_str().map(str::to_owned)).collect()
+    }
+}
+
+#[derive(Clone)]
+pub struct Receiver {
+    pub url: String,
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    calls: Mutex<Vec<Call>>,
+    answers: Mutex<VecDeque<u16>>,
+    open: watch::Sender<bool>,
+    arrived: Notify,
+}
+
+impl Receiver {
+    pub async fn start() -> Self {
+        let inner = Arc::new(Inner {
+            calls: Mutex::default(),
+            answers: Mutex::default(),
+            open: watch::channel(true).0,
+            arrived: Notify::new(),
+        });
+        let listener = tokio::net::TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let app = Router::new().fallback(take).with_state(inner.clone());
+        tokio::spawn(async move { axum::serve(listener, app).await });
+        Self { url, inner }
+    }
+
+    /// The next answers, then 200 again.
+    pub fn answer(&self, codes: impl IntoIterator<Item = u16>) {
+        self.inner.answers.lock().unwrap().extend(codes);
+    }
+
+    /// Calls are taken but not answered until `open`.
+    pub fn close(&self) {
+        self.inner.open.send_replace(false);
+    }
+
+    pub fn open(&self) {
+        self.inner.open.send_replace(true);
+    }
+
+    pub fn calls(&self) -> Vec<Call> {
+        self.inner.calls.lock().unwrap().clone()
+    }
+
+    /// Waits until so many calls have arrived.
+    pub async fn arrived(&self, count: usize) {
+        loop {
+            let notified = self.inner.arrived.notified();
+            if self.calls().len() >= count {
+                return;
+            }
+            notified.await;
+        }
+    }
+}
+
+async fn take(State(inner): State<Arc<Inner>>, uri: Uri, headers: HeaderMap, body: Bytes) -> StatusCode {
+    let answer = inner.answers.lock().unwrap().pop_front().unwrap_or(200);
+    let call = Call {
+        at: Instant::now(),
+        path: uri.path().to_owned(),
+        key: headers.get("idempotency-key").and_then(|v| v.to_str().ok()).unwrap_or_default().to_owned(),
+        body: serde_json::from_slice(&body).unwrap_or_default(),
+        answer,
+    };
+    inner.calls.lock().unwrap().push(call);
+    inner.arrived.notify_waiters();
+    let mut open = inner.open.subscribe();
+    let _ = open.wait_for(|open| *open).await;
+    StatusCode::from_u16(answer).unwrap()
+}

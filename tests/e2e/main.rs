@@ -1,0 +1,11 @@
+//! End to end on a real control plane (API server, controller manager, scheduler, KWOK). One cluster for the whole
+//! program, one namespace and one controller per test, an outside observer in each.
+
+mod harness;
+
+mod chain;
+mod content;
+mod failures;
+mod scenarios;
+mod steps;
+mod ways;
