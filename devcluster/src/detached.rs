@@ -17,9 +17,10 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
 
 use crate::binaries::Binary;
-use crate::cluster::{Cluster, Options};
+use crate::cluster::Cluster;
 use crate::component::Component;
 use crate::kubeconfig::write_private;
+use crate::options::Options;
 use crate::paths::cache_dir;
 use crate::process::tail;
 

@@ -27,13 +27,15 @@ mod datadir;
 mod detached;
 mod kubeconfig;
 mod nodes;
+mod options;
 mod paths;
 mod process;
 mod start;
 
 pub use audit::{AuditReader, Event, Mark, Stage};
 pub use binaries::{Binaries, Binary, build_dir};
-pub use cluster::{Cluster, Options};
+pub use cluster::Cluster;
 pub use component::Component;
 pub use detached::{Named, State};
+pub use options::Options;
 pub use paths::cache_dir;

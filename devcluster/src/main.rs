@@ -58,6 +58,7 @@ enum Cmd {
     /// Print shell commands that make kubectl use a cluster: eval "$(devcluster env)".
     Env(Name),
     /// Run the kubectl of the cluster's version against it.
+    #[command(disable_help_flag = true)]
     Kubectl {
         #[command(flatten)]
         name: Name,

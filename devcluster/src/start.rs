@@ -16,11 +16,12 @@ use tokio::time::{Instant, sleep};
 use crate::audit;
 use crate::binaries::{Binaries, Binary};
 use crate::certs::{self, Authority};
-use crate::cluster::{Cluster, Kind, Options, Owned};
+use crate::cluster::{Cluster, Kind, Owned};
 use crate::component::{Component, ETCD_SOCKET, Layout, args, free_port};
 use crate::datadir::DataDir;
 use crate::kubeconfig;
 use crate::nodes;
+use crate::options::Options;
 use crate::process::{Process, tail};
 
 /// KWOK's configuration: what nodes and pods do. Its header is the manual.

@@ -1,0 +1,37 @@
+//! What kind of cluster is started.
+
+use std::path::PathBuf;
+
+/// What kind of cluster to start. `Options::default()` suits nearly every test.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How many nodes there are; each has room for 5000 pods, 1000 CPUs and 1000 GiB. Default 2.
+    pub nodes: usize,
+    /// Whether KWOK runs. Without it nodes stay NotReady and pods Pending, unless the test writes
+    /// their status. Default true.
+    pub kwok: bool,
+    /// Whether the API server writes an audit log. Default true.
+    pub audit: bool,
+    /// More flags for the API server; the last of two equal flags counts. Default none.
+    pub apiserver_args: Vec<String>,
+    /// More flags for the controller manager. Default none.
+    pub controller_manager_args: Vec<String>,
+    /// More flags for the scheduler. Default none.
+    pub scheduler_args: Vec<String>,
+    /// Where data and logs go; kept at the end. Default: a temporary folder, deleted at the end.
+    pub dir: Option<PathBuf>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            nodes: 2,
+            kwok: true,
+            audit: true,
+            apiserver_args: Vec::new(),
+            controller_manager_args: Vec::new(),
+            scheduler_args: Vec::new(),
+            dir: None,
+        }
+    }
+}
