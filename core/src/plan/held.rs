@@ -23,6 +23,7 @@ impl<'w> Planner<'w> {
         if self.run.is_none() {
             return self.begin(main);
         }
+        self.status.released_at = None; // a native roll that was frozen is held again
         self.decisions();
         if self.status.ended.is_some() {
             return self.report(
