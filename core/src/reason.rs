@@ -23,6 +23,8 @@ pub enum Reason {
     Committing,
     /// The Deployment controller has not finished.
     Completing,
+    /// Somebody else keeps changing back what we write.
+    Conflicting,
     /// No progress within the deadline.
     DeadlineExceeded,
     /// The update is held.
@@ -89,7 +91,7 @@ pub enum Reason {
 
 impl Reason {
     /// All of them.
-    pub const ALL: [Self; 41] = [
+    pub const ALL: [Self; 42] = [
         Self::Aborted,
         Self::AnnotationInvalid,
         Self::AnnotationsRestored,
@@ -100,6 +102,7 @@ impl Reason {
         Self::BudgetImpossible,
         Self::Committing,
         Self::Completing,
+        Self::Conflicting,
         Self::DeadlineExceeded,
         Self::Held,
         Self::HookFailed,
@@ -151,6 +154,7 @@ impl Reason {
             Self::BudgetImpossible => "BudgetImpossible",
             Self::Committing => "Committing",
             Self::Completing => "Completing",
+            Self::Conflicting => "Conflicting",
             Self::DeadlineExceeded => "DeadlineExceeded",
             Self::Held => "Held",
             Self::HookFailed => "HookFailed",

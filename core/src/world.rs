@@ -336,12 +336,24 @@ pub struct Baseline {
     pub generation: i64,
     /// When we wrote, by our clock.
     pub at: Time,
+    /// How often we have written this target into this pod.
+    #[serde(default = "once", skip_serializing_if = "is_once")]
+    pub tries: i64,
     /// No earlier change of this pod was in flight.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub quiet: bool,
     /// Per changed container: what was there before.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub was: BTreeMap<String, Was>,
+}
+
+const fn once() -> i64 {
+    1
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // serde asks for a reference
+const fn is_once(tries: &i64) -> bool {
+    *tries == 1
 }
 
 /// One changed container as it was before the write.

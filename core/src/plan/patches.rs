@@ -62,7 +62,8 @@ pub(super) fn pod(pod: &Pod, difference: &Difference, hash: &str, now: Time, qui
     if !difference.images.is_empty() {
         operations.push(json!({"op": "test", "path": "/metadata/generation", "value": pod.generation}));
     }
-    let baseline = Baseline { target: hash.to_owned(), generation: pod.generation, at: now, quiet, was };
+    let tries = pod.baseline.as_ref().filter(|b| b.target == hash).map_or(0, |b| b.tries).saturating_add(1);
+    let baseline = Baseline { target: hash.to_owned(), generation: pod.generation, at: now, tries, quiet, was };
     let record = serde_json::to_string(&baseline).unwrap_or_default();
     if !pod.has_annotations {
         operations.push(json!({"op": "add", "path": "/metadata/annotations", "value": {}}));

@@ -15,6 +15,9 @@ use crate::{
     world::{Budget, Pod, ReplicaSet},
 };
 
+/// So often the same change is written into a pod that somebody else changes back; then it is a fight.
+const MOST_TRIES: i64 = 5;
+
 /// Why pods are moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
@@ -107,6 +110,16 @@ impl<'w> Planner<'w> {
             self.advance(done);
             if let Some(first) = failing.first() {
                 return self.stall(Reason::PodFailing, format!("pod {first}"));
+            }
+            if let Some(s) = seen.iter().find(|s| {
+                !s.difference.images.is_empty()
+                    && s.pod.baseline.as_ref().is_some_and(|b| b.target == target.hash && b.tries >= MOST_TRIES)
+            }) {
+                let message = format!(
+                    "somebody else has changed pod {} back {MOST_TRIES} times; find out who and stop it, then retry",
+                    s.pod.name
+                );
+                return self.stall(Reason::Conflicting, message);
             }
             if let Some(message) = self.resize_refused(&seen) {
                 return self.stall(Reason::ResizeRefused, message);
