@@ -174,8 +174,7 @@ pub async fn prove_hold(client: &Client) -> Result<(), String> {
 
 fn held(deployment: &Deployment) -> bool {
     let marked = |annotations: &BTreeMap<String, String>| annotations.contains_key(names::HELD_BY);
-    deployment.spec.paused.unwrap_or_default()
-        && deployment.metadata.annotations.as_ref().is_some_and(marked)
+    deployment.spec.paused.unwrap_or_default() && deployment.metadata.annotations.as_ref().is_some_and(marked)
 }
 
 fn probe() -> Result<Deployment, serde_json::Error> {

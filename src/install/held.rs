@@ -215,10 +215,7 @@ fn is_conflict(error: &kube::Error) -> bool {
     code(error) == Some(409)
 }
 
-fn owned(
-    owners: &[k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference],
-    uid: Option<&str>,
-) -> bool {
+fn owned(owners: &[k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference], uid: Option<&str>) -> bool {
     owners.iter().any(|owner| owner.controller == Some(true) && Some(owner.uid.as_str()) == uid)
 }
 

@@ -77,7 +77,21 @@ pub fn manifests(options: &InstallOptions) -> anyhow::Result<Vec<Value>> {
 /// None for objects made here.
 pub fn yaml(objects: &[Value]) -> anyhow::Result<String> {
     let options = serde_saphyr::ser_options! { indent_step: 2, compact_list_indent: true };
-    Ok(serde_saphyr::to_string_multiple_with_options(objects, options)?)
+    let objects: Vec<Value> = objects.iter().map(whole_numbers).collect();
+    Ok(serde_saphyr::to_string_multiple_with_options(&objects, options)?)
+}
+
+/// The same with `1` for `1.0`: bounds in a typed definition are floating point numbers.
+fn whole_numbers(value: &Value) -> Value {
+    match value {
+        Value::Number(number) => match number.as_f64().map(|float| (float, format!("{float:.0}").parse::<i64>())) {
+            Some((float, Ok(whole))) if number.is_f64() && float.fract() == 0.0 => whole.into(),
+            _ => value.clone(),
+        },
+        Value::Array(items) => items.iter().map(whole_numbers).collect(),
+        Value::Object(fields) => fields.iter().map(|(key, value)| (key.clone(), whole_numbers(value))).collect(),
+        Value::Null | Value::Bool(_) | Value::String(_) => value.clone(),
+    }
 }
 
 /// The documents of a source, for this namespace.
@@ -140,7 +154,8 @@ mod tests {
 
     #[test]
     fn the_failure_policy_is_that_of_all_that_hold_and_of_nothing_else() {
-        let options = InstallOptions { failure_policy: super::super::FailurePolicy::Ignore, ..options("interlock-system") };
+        let options =
+            InstallOptions { failure_policy: super::super::FailurePolicy::Ignore, ..options("interlock-system") };
         for object in manifests(&options).unwrap() {
             let policy = object.pointer("/spec/failurePolicy").and_then(Value::as_str);
             match object["kind"].as_str().unwrap() {

@@ -68,7 +68,8 @@ async fn carry_out(client: &Client, options: &UninstallOptions, lines: &mut Vec<
 }
 
 async fn see_to_held(client: &Client, how: OnUninstall, lines: &mut Vec<Line>) -> Result<(), Stop> {
-    let all = list_held(client).await.map_err(|error| (format!("Deployments cannot be listed: {error}"), Some(error)))?;
+    let all =
+        list_held(client).await.map_err(|error| (format!("Deployments cannot be listed: {error}"), Some(error)))?;
     for held in all {
         lines.push(match how {
             OnUninstall::Release => held.release(client).await?,
@@ -120,10 +121,8 @@ async fn delete(client: &Client, object: &Value) -> Result<Line, Stop> {
 /// Deletes the namespace if an installation made it.
 async fn delete_own(client: &Client, object: &Value) -> Result<Line, Stop> {
     let (namespaces, name) = api(client, object).map_err(|error| (error.to_string(), None))?;
-    let there = namespaces
-        .get_opt(&name)
-        .await
-        .map_err(|error| (format!("{}: {error}", label(object)), Some(error)))?;
+    let there =
+        namespaces.get_opt(&name).await.map_err(|error| (format!("{}: {error}", label(object)), Some(error)))?;
     match there {
         Some(there) if there.metadata.labels.as_ref().and_then(|labels| labels.get(PART_OF)).is_none() => {
             Ok(Line::new(Done::Kept, label(object)).note("it was there before Interlock"))

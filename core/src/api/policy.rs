@@ -312,7 +312,9 @@ impl IntOrPercent {
 /// One component of an order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(extend("x-kubernetes-validations" = [{
+    "rule": "!has(self.after) || !(self.name in self.after)",
+    "message": "a component cannot wait for itself; take its own name out of `after`"}])))]
 pub struct Component {
     /// Name of a Deployment of this namespace.
     #[cfg_attr(
