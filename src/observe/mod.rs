@@ -1,1 +1,173 @@
 //! The only reader: watches, live lists, and the facts of the planner made from them.
+//!
+//! Objects are turned into small facts when they arrive and only these are kept. Whatever one of our own writes
+//! returned is taken at once, so that the next plan never speaks of an older state than we have made ourselves.
+
+mod cache;
+pub mod facts;
+mod gather;
+mod live;
+pub mod object;
+mod packed;
+mod shape;
+mod table;
+mod watch;
+mod watched;
+
+use std::{
+    collections::BTreeSet,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use interlock_core::{
+    time::Time,
+    world::{Deployment, Policy, Run, World},
+};
+
+pub use self::{
+    cache::Item,
+    live::LiveError,
+    table::Key,
+    watch::{Scope, WatchEnded, client},
+};
+use self::{cache::Cache, object::Object, table::Source, watched::Watched};
+
+/// Label of a HookRun with the name of its Deployment, where it fits.
+pub const DEPLOYMENT_LABEL: &str = "interlock.dev/deployment";
+
+/// A name as a label value: cut to what a label may hold. Only a help to find things; owners are told by UID.
+pub fn label_value(name: &str) -> String {
+    let cut: String = name.chars().take(63).collect();
+    cut.trim_end_matches(['-', '.', '_']).to_owned()
+}
+
+/// The cache and everything that fills it.
+pub struct Observe {
+    cache: Mutex<Cache>,
+    notify: Box<dyn Fn(Item) + Send + Sync>,
+}
+
+impl Observe {
+    /// An empty cache. `notify` is told what has to be looked at again.
+    pub fn new(notify: impl Fn(Item) + Send + Sync + 'static) -> Self {
+        Self { cache: Mutex::default(), notify: Box::new(notify) }
+    }
+
+    /// The world of a Deployment from the cache; `None` if there is none of this name. Attempts of hooks and refusals
+    /// are left empty.
+    pub fn world(&self, key: &Key, now: Time) -> Option<World> {
+        self.assemble(key, now, false)
+    }
+
+    /// The same after live reads of the Deployment, its ReplicaSets, its pods and its runs.
+    pub async fn world_live(&self, client: &kube::Client, key: &Key, now: Time) -> Result<Option<World>, LiveError> {
+        self.read_live(client, key).await?;
+        Ok(self.assemble(key, now, true))
+    }
+
+    /// A look at one Deployment without any watch, for commands.
+    pub async fn once(client: &kube::Client, namespace: &str, name: &str, now: Time) -> Result<Option<World>, LiveError> {
+        let observe = Self::new(|_| ());
+        let key = Key::new(namespace, name);
+        observe.read_once(client, &key).await?;
+        Ok(observe.assemble(&key, now, true))
+    }
+
+    /// Names among the possible predecessors of a Deployment that the cache does not know.
+    pub fn missing_components(&self, world: &World) -> Vec<String> {
+        world.components.iter().filter(|(_, c)| c.is_none()).map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Have first complete lists of all kinds arrived?
+    pub fn synced(&self) -> bool {
+        self.with(|cache| cache.synced())
+    }
+
+    /// Everything there is to look at.
+    pub fn everything(&self) -> Vec<Item> {
+        self.with(|cache| cache.everything())
+    }
+
+    /// A HookPolicy.
+    pub fn policy(&self, key: &Key) -> Option<Arc<Policy>> {
+        self.with(|cache| cache.policies.get(key).cloned())
+    }
+
+    /// The HookPolicies of a namespace.
+    pub fn policies(&self, namespace: &str) -> Vec<Arc<Policy>> {
+        self.with(|cache| cache.policies.of_namespace(namespace).map(|(_, p)| Arc::clone(p)).collect())
+    }
+
+    /// The Deployments of a namespace.
+    pub fn deployments(&self, namespace: &str) -> Vec<Arc<Deployment>> {
+        self.with(|cache| cache.deployments.of_namespace(namespace).map(|(_, d)| Arc::clone(d)).collect())
+    }
+
+    /// The HookRuns of a namespace.
+    pub fn runs(&self, namespace: &str) -> Vec<Arc<Run>> {
+        self.with(|cache| cache.runs.of_namespace(namespace).map(|(_, r)| Arc::clone(r)).collect())
+    }
+
+    /// Takes what a call returned. Everything it touches is looked at again but `by`, which is being looked at now.
+    pub fn learn<K: Watched>(&self, object: &Object<K>, by: Option<&Item>) {
+        self.take(object, Source::Call, by);
+    }
+
+    /// An object that we have deleted.
+    pub fn forget<K: Watched>(&self, key: &Key, uid: &str, by: Option<&Item>) {
+        let items = self.with_mut(|cache| K::delete(cache, key, uid));
+        self.tell(items, by);
+    }
+
+    fn assemble(&self, key: &Key, now: Time, live: bool) -> Option<World> {
+        self.with_mut(|cache| {
+            let world = gather::world(cache, key, now, live);
+            let waits: BTreeSet<Key> =
+                world.iter().flat_map(|w| w.components.keys()).map(|name| Key::new(&key.namespace, name)).collect();
+            cache.set_waits(key, waits);
+            world
+        })
+    }
+
+    fn take<K: Watched>(&self, object: &Object<K>, source: Source, by: Option<&Item>) {
+        // Conversions are total. Should one panic all the same, it costs this object and not the watch.
+        let taken = catch_unwind(AssertUnwindSafe(|| self.with_mut(|cache| K::put(cache, &object.json, source))));
+        match taken {
+            Ok(items) => self.tell(items, by),
+            Err(_) => {
+                tracing::error!(kind = K::KIND, object = ?kube::ResourceExt::name_any(object), "an object cannot be taken in; this is a bug");
+            }
+        }
+    }
+
+    fn drop_unlisted<K: Watched>(
+        &self,
+        seen: &BTreeSet<Key>,
+        version: &str,
+        candidates: impl FnOnce(&Cache) -> Vec<Key>,
+    ) {
+        let items: Vec<Item> = self.with_mut(|cache| {
+            let candidates = candidates(cache);
+            let gone = K::unlisted(cache, &candidates, seen, version);
+            gone.iter().flat_map(|(key, uid)| K::delete(cache, key, uid)).collect()
+        });
+        self.tell(items, None);
+    }
+
+    fn tell(&self, items: Vec<Item>, by: Option<&Item>) {
+        for item in items {
+            if Some(&item) != by {
+                (self.notify)(item);
+            }
+        }
+    }
+
+    fn with<R>(&self, read: impl FnOnce(&Cache) -> R) -> R {
+        read(&self.cache.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn with_mut<R>(&self, change: impl FnOnce(&mut Cache) -> R) -> R {
+        change(&mut self.cache.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}

@@ -1,0 +1,375 @@
+//! The facts of all objects, and which passes a change of one calls for.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use interlock_core::{
+    api::names,
+    template::Template,
+    world::{Deployment, Policy, ReplicaSet, Run},
+};
+use serde_json::Value;
+
+use super::{
+    facts::{
+        self,
+        budget::BudgetFacts,
+        json::{controller, field, text},
+        run::holds_slot,
+    },
+    packed::{Packed, Pools},
+    table::{Key, Source, Table, Version},
+};
+
+/// Something that has to be looked at again.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Item {
+    /// A Deployment is to be planned.
+    Deployment(Key),
+    /// The status of a HookPolicy is to be computed.
+    Policy(Key),
+}
+
+/// A ReplicaSet and the UID of its Deployment.
+pub struct Owned {
+    /// UID of the Deployment that controls it; empty if none does.
+    pub owner: Box<str>,
+    /// The ReplicaSet.
+    pub fact: Arc<ReplicaSet>,
+}
+
+/// An update slot that a run holds.
+struct Slot {
+    policy: String,
+    deployment: String,
+}
+
+/// Everything that is known.
+pub struct Cache {
+    /// Deployments, by UID.
+    pub deployments: Table<Arc<Deployment>>,
+    /// ReplicaSets, by UID of their Deployment.
+    pub replica_sets: Table<Owned>,
+    /// Pods, by UID of their ReplicaSet.
+    pub pods: Table<Packed>,
+    /// PodDisruptionBudgets.
+    pub budgets: Table<BudgetFacts>,
+    /// HookPolicies.
+    pub policies: Table<Arc<Policy>>,
+    /// HookRuns, by UID of their Deployment.
+    pub runs: Table<Arc<Run>>,
+    pools: Pools,
+    replica_sets_by_uid: HashMap<Box<str>, Key>,
+    slots: BTreeMap<Key, Slot>,
+    waiters: HashMap<Key, BTreeSet<Key>>,
+    waits_for: HashMap<Key, BTreeSet<Key>>,
+}
+
+impl Default for Cache {
+    fn default() -> Self {
+        Self {
+            deployments: Table::new(|d| &d.uid),
+            replica_sets: Table::new(|r| &r.owner),
+            pods: Table::new(Packed::owner),
+            budgets: Table::new(|_| ""),
+            policies: Table::new(|_| ""),
+            runs: Table::new(|r| &r.spec.deployment.uid),
+            pools: Pools::default(),
+            replica_sets_by_uid: HashMap::new(),
+            slots: BTreeMap::new(),
+            waiters: HashMap::new(),
+            waits_for: HashMap::new(),
+        }
+    }
+}
+
+/// Namespace, name and version of an object; `None` if it has no name.
+pub fn identity(object: &Value) -> Option<(Key, Version)> {
+    let metadata = field(object, "metadata");
+    let name = text(metadata, "name");
+    let version =
+        Version { uid: text(metadata, "uid").into(), resource_version: text(metadata, "resourceVersion").into() };
+    (!name.is_empty()).then(|| (Key::new(text(metadata, "namespace"), name), version))
+}
+
+fn deleting(object: &Value) -> bool {
+    !field(field(object, "metadata"), "deletionTimestamp").is_null()
+}
+
+impl Cache {
+    /// Have first complete lists of all kinds arrived?
+    pub fn synced(&self) -> bool {
+        self.deployments.synced()
+            && self.replica_sets.synced()
+            && self.pods.synced()
+            && self.budgets.synced()
+            && self.policies.synced()
+            && self.runs.synced()
+    }
+
+    /// Takes a Deployment.
+    pub fn put_deployment(&mut self, object: &Value, source: Source) -> Vec<Item> {
+        let Some((key, version)) = identity(object) else { return Vec::new() };
+        let mut fact = facts::deployment::deployment(object);
+        if let Some(known) = self.replica_sets.by(&fact.uid).find(|(_, r)| r.fact.template == fact.template) {
+            fact.template = known.1.fact.template.clone();
+        }
+        let before = self.deployments.get(&key).cloned();
+        let selects = |d: &Deployment| (d.labels.clone(), d.annotation(names::POLICY).map(ToOwned::to_owned));
+        let reselect = before.as_deref().map(selects) != Some(selects(&fact));
+        let held = fact.held();
+        if !self.deployments.put(key.clone(), version, Some(Arc::new(fact)), source) {
+            return Vec::new();
+        }
+        let mut items = self.dependents(&key);
+        if reselect || before.is_some_and(|b| b.held() != held) {
+            items.extend(self.policies_of(&key.namespace));
+        }
+        items.push(Item::Deployment(key));
+        items
+    }
+
+    /// A Deployment is gone.
+    pub fn delete_deployment(&mut self, key: &Key, uid: &str) -> Vec<Item> {
+        if self.deployments.delete(key, uid).is_none() {
+            return Vec::new();
+        }
+        let mut items = self.dependents(key);
+        items.extend(self.policies_of(&key.namespace));
+        items.push(Item::Deployment(key.clone()));
+        items
+    }
+
+    /// Takes a ReplicaSet.
+    pub fn put_replica_set(&mut self, object: &Value, source: Source) -> Vec<Item> {
+        let Some((key, version)) = identity(object) else { return Vec::new() };
+        let owner: Box<str> = controller(field(object, "metadata"), "Deployment").into();
+        let fact = (!deleting(object)).then(|| {
+            let mut fact = facts::replicaset::replica_set(object);
+            if let Some(template) = self.known_template(&owner, &fact.template) {
+                fact.template = template;
+            }
+            Owned { owner: owner.clone(), fact: Arc::new(fact) }
+        });
+        let uid = version.uid.clone();
+        if !self.replica_sets.put(key.clone(), version, fact, source) {
+            return Vec::new();
+        }
+        self.replica_sets_by_uid.insert(uid, key);
+        self.deployment_and_dependents(&owner)
+    }
+
+    /// A ReplicaSet is gone.
+    pub fn delete_replica_set(&mut self, key: &Key, uid: &str) -> Vec<Item> {
+        self.replica_sets_by_uid.remove(uid);
+        match self.replica_sets.delete(key, uid) {
+            Some(gone) => self.deployment_and_dependents(&gone.owner),
+            None => Vec::new(),
+        }
+    }
+
+    /// Takes a pod.
+    pub fn put_pod(&mut self, object: &Value, source: Source) -> Vec<Item> {
+        let Some((key, version)) = identity(object) else { return Vec::new() };
+        let owner: Box<str> = controller(field(object, "metadata"), "ReplicaSet").into();
+        let fact = facts::pod::pod(object).map(|mut pod| {
+            if owner.is_empty() {
+                // Only counted by budgets, and only labels and readiness matter there.
+                pod.containers.clear();
+                pod.annotations.clear();
+            }
+            Packed::new(pod, &mut self.pools)
+        });
+        if !self.pods.put(key, version, fact, source) {
+            return Vec::new();
+        }
+        self.of_replica_set(&owner)
+    }
+
+    /// A pod is gone.
+    pub fn delete_pod(&mut self, key: &Key, uid: &str) -> Vec<Item> {
+        match self.pods.delete(key, uid) {
+            Some(gone) => self.of_replica_set(gone.owner()),
+            None => Vec::new(),
+        }
+    }
+
+    /// Takes a HookPolicy.
+    pub fn put_policy(&mut self, object: &Value, source: Source) -> Vec<Item> {
+        let Some((key, version)) = identity(object) else { return Vec::new() };
+        let fact = facts::policy::policy(object);
+        let same = self.policies.get(&key).is_some_and(|known| **known == fact);
+        if !self.policies.put(key.clone(), version, Some(Arc::new(fact)), source) || same {
+            return Vec::new();
+        }
+        self.everything_in(&key.namespace)
+    }
+
+    /// A HookPolicy is gone.
+    pub fn delete_policy(&mut self, key: &Key, uid: &str) -> Vec<Item> {
+        if self.policies.delete(key, uid).is_some() { self.everything_in(&key.namespace) } else { Vec::new() }
+    }
+
+    /// Takes a HookRun. One whose spec cannot be read is left out, with a warning.
+    pub fn put_run(&mut self, object: &Value, source: Source) -> Vec<Item> {
+        let Some((key, version)) = identity(object) else { return Vec::new() };
+        let fact = if deleting(object) { None } else { self.read_run(&key, object) };
+        let before = self.runs.get(&key).cloned();
+        let after = fact.clone();
+        if !self.runs.put(key.clone(), version, fact, source) {
+            return Vec::new();
+        }
+        self.run_changed(&key, before.as_deref(), after.as_deref())
+    }
+
+    /// A HookRun is gone.
+    pub fn delete_run(&mut self, key: &Key, uid: &str) -> Vec<Item> {
+        match self.runs.delete(key, uid) {
+            Some(gone) => self.run_changed(key, Some(&gone), None),
+            None => Vec::new(),
+        }
+    }
+
+    /// Takes a PodDisruptionBudget.
+    pub fn put_budget(&mut self, object: &Value, source: Source) -> Vec<Item> {
+        let Some((key, version)) = identity(object) else { return Vec::new() };
+        let fact = facts::budget::budget(object);
+        let same = self.budgets.get(&key) == Some(&fact);
+        if !self.budgets.put(key.clone(), version, Some(fact), source) || same {
+            return Vec::new();
+        }
+        self.held_in(&key.namespace)
+    }
+
+    /// A PodDisruptionBudget is gone.
+    pub fn delete_budget(&mut self, key: &Key, uid: &str) -> Vec<Item> {
+        if self.budgets.delete(key, uid).is_some() { self.held_in(&key.namespace) } else { Vec::new() }
+    }
+
+    /// Remembers which Deployments this one waits for, so that a change of theirs plans it again.
+    pub fn set_waits(&mut self, key: &Key, names: BTreeSet<Key>) {
+        if self.waits_for.get(key).is_some_and(|known| *known == names) || names.is_empty() && !self.waits_for.contains_key(key) {
+            return;
+        }
+        for name in self.waits_for.remove(key).unwrap_or_default() {
+            if let Some(waiters) = self.waiters.get_mut(&name) {
+                waiters.remove(key);
+                if waiters.is_empty() {
+                    self.waiters.remove(&name);
+                }
+            }
+        }
+        for name in &names {
+            self.waiters.entry(name.clone()).or_default().insert(key.clone());
+        }
+        if !names.is_empty() {
+            self.waits_for.insert(key.clone(), names);
+        }
+    }
+
+    /// Update slots held by the runs of other Deployments, by policy name.
+    pub fn busy(&self, namespace: &str, uid: &str) -> BTreeMap<String, i64> {
+        let mut busy = BTreeMap::new();
+        let first = Key::new(namespace, "");
+        for (_, slot) in self.slots.range(first..).take_while(|(key, _)| &*key.namespace == namespace) {
+            if slot.deployment != uid {
+                *busy.entry(slot.policy.clone()).or_insert(0) += 1;
+            }
+        }
+        busy
+    }
+
+    /// All there is to look at.
+    pub fn everything(&self) -> Vec<Item> {
+        let deployments = self.deployments.iter().map(|(key, _)| Item::Deployment(key.clone()));
+        deployments.chain(self.policies.iter().map(|(key, _)| Item::Policy(key.clone()))).collect()
+    }
+
+    fn read_run(&self, key: &Key, object: &Value) -> Option<Arc<Run>> {
+        match facts::run::run(object) {
+            Ok(mut run) => {
+                let uid = run.spec.deployment.uid.clone();
+                if let Some(template) = self.known_template(&uid, &run.spec.new_template) {
+                    run.spec.new_template = template;
+                }
+                if let Some(old) = &run.spec.old_template
+                    && let Some(template) = self.known_template(&uid, old)
+                {
+                    run.spec.old_template = Some(template);
+                }
+                Some(Arc::new(run))
+            }
+            Err(why) => {
+                if !self.runs.knows(key) {
+                    tracing::warn!(run = %key, %why, "a HookRun cannot be read and is left out; delete it");
+                }
+                None
+            }
+        }
+    }
+
+    /// An equal template that is kept already: of the Deployment, its ReplicaSets or its runs.
+    fn known_template(&self, uid: &str, template: &Template) -> Option<Template> {
+        let deployment = self.deployments.by(uid).map(|(_, d)| &d.template);
+        let sets = self.replica_sets.by(uid).map(|(_, r)| &r.fact.template);
+        let runs = self.runs.by(uid).flat_map(|(_, r)| r.spec.old_template.iter().chain([&r.spec.new_template]));
+        deployment.chain(sets).chain(runs).find(|t| *t == template).cloned()
+    }
+
+    fn run_changed(&mut self, key: &Key, before: Option<&Run>, after: Option<&Run>) -> Vec<Item> {
+        let slot = after.filter(|r| holds_slot(r)).and_then(|r| {
+            Some(Slot { policy: r.spec.policy.as_ref()?.name.clone(), deployment: r.spec.deployment.uid.clone() })
+        });
+        let had = match slot {
+            Some(slot) => self.slots.insert(key.clone(), slot).is_some(),
+            None => self.slots.remove(key).is_some(),
+        };
+        let has = self.slots.contains_key(key);
+        let mut items = Vec::new();
+        for run in before.into_iter().chain(after) {
+            items.extend(self.deployment_and_dependents(&run.spec.deployment.uid));
+            if let Some(policy) = &run.spec.policy {
+                items.push(Item::Policy(Key::new(&key.namespace, &policy.name)));
+            }
+        }
+        if had && !has {
+            items.extend(self.held_in(&key.namespace));
+        }
+        items
+    }
+
+    /// The Deployment that this ReplicaSet belongs to, and what waits for it.
+    fn of_replica_set(&self, uid: &str) -> Vec<Item> {
+        let Some(key) = self.replica_sets_by_uid.get(uid) else { return Vec::new() };
+        let Some(owned) = self.replica_sets.get(key) else { return Vec::new() };
+        self.deployment_and_dependents(&owned.owner)
+    }
+
+    fn deployment_and_dependents(&self, uid: &str) -> Vec<Item> {
+        let Some((key, _)) = self.deployments.by(uid).next() else { return Vec::new() };
+        let mut items = self.dependents(key);
+        items.push(Item::Deployment(key.clone()));
+        items
+    }
+
+    fn dependents(&self, key: &Key) -> Vec<Item> {
+        self.waiters.get(key).into_iter().flatten().cloned().map(Item::Deployment).collect()
+    }
+
+    fn held_in(&self, namespace: &str) -> Vec<Item> {
+        let held = self.deployments.of_namespace(namespace).filter(|(_, d)| d.held());
+        held.map(|(key, _)| Item::Deployment(key.clone())).collect()
+    }
+
+    fn policies_of(&self, namespace: &str) -> Vec<Item> {
+        self.policies.of_namespace(namespace).map(|(key, _)| Item::Policy(key.clone())).collect()
+    }
+
+    fn everything_in(&self, namespace: &str) -> Vec<Item> {
+        let mut items = self.policies_of(namespace);
+        items.extend(self.deployments.of_namespace(namespace).map(|(key, _)| Item::Deployment(key.clone())));
+        items
+    }
+}

@@ -1,0 +1,114 @@
+//! The world of one Deployment, put together from the cache.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use interlock_core::{
+    time::Time,
+    world::{Budget, Component, Deployment, Policy, Run, World},
+};
+
+use super::{
+    cache::Cache,
+    facts::run::state,
+    packed::Packed,
+    table::Key,
+};
+
+/// The world of a Deployment; `None` if there is none of this name. Attempts of hooks and refusals are not known here
+/// and left empty.
+pub fn world(cache: &Cache, key: &Key, now: Time, live: bool) -> Option<World> {
+    let deployment = cache.deployments.get(key)?;
+    let runs: Vec<Run> = cache.runs.by(&deployment.uid).map(|(_, run)| Run::clone(run)).collect();
+    let policies: Vec<Policy> =
+        cache.policies.of_namespace(&key.namespace).map(|(_, policy)| Policy::clone(policy)).collect();
+    let active = deployment.held() || runs.iter().any(|r| r.status.ended.is_none());
+    let pods: Vec<&Packed> = pods_of(cache, &deployment.uid).collect();
+    let components = if active {
+        predecessors(deployment, &policies, &runs)
+            .into_iter()
+            .map(|name| {
+                let component = component(cache, &Key::new(&key.namespace, &name));
+                (name, component)
+            })
+            .collect()
+    } else {
+        BTreeMap::new()
+    };
+    Some(World {
+        now,
+        live,
+        budgets: if active { budgets(cache, key, &pods) } else { Vec::new() },
+        busy: cache.busy(&key.namespace, &deployment.uid),
+        replica_sets: cache.replica_sets.by(&deployment.uid).map(|(_, r)| r.fact.as_ref().clone()).collect(),
+        pods: pods.iter().map(|p| p.unpack()).collect(),
+        deployment: Deployment::clone(deployment),
+        policies,
+        runs,
+        components,
+        attempts: BTreeMap::new(),
+        refusals: BTreeMap::new(),
+    })
+}
+
+fn pods_of<'a>(cache: &'a Cache, uid: &str) -> impl Iterator<Item = &'a Packed> {
+    let sets: Vec<&str> = cache.replica_sets.by(uid).map(|(_, r)| r.fact.uid.as_str()).collect();
+    sets.into_iter().flat_map(|set| cache.pods.by(set)).map(|(_, pod)| pod)
+}
+
+/// Names of all Deployments that this one may have to wait for.
+pub fn predecessors(deployment: &Deployment, policies: &[Policy], runs: &[Run]) -> BTreeSet<String> {
+    let own = deployment.own_after.iter().flatten();
+    let orders = policies.iter().filter_map(|p| p.spec.as_ref().ok()).flat_map(|s| &s.order);
+    let ordered = orders.filter(|c| c.name == deployment.name).flat_map(|c| &c.after);
+    let begun = runs.iter().filter(|r| r.status.ended.is_none()).flat_map(|r| &r.spec.settings.after);
+    own.chain(ordered).chain(begun).cloned().collect()
+}
+
+/// What is known of a Deployment that another one may wait for; `None` if there is none of this name.
+pub fn component(cache: &Cache, key: &Key) -> Option<Component> {
+    let deployment = cache.deployments.get(key)?;
+    let mut old_pods = 0;
+    let mut changed = None;
+    for (_, set) in cache.replica_sets.by(&deployment.uid) {
+        for (_, pod) in cache.pods.by(&set.fact.uid) {
+            old_pods += i64::from(set.fact.template != deployment.template);
+            changed = changed.max(pod.changed());
+        }
+    }
+    let latest = cache.runs.by(&deployment.uid).map(|(_, run)| run).max_by_key(|run| run.spec.sequence);
+    let ended = latest.and_then(|run| run.status.ended.as_ref()).map(|ended| ended.at);
+    Some(Component {
+        held: deployment.held(),
+        deleting: deployment.deleting,
+        generation: deployment.generation,
+        replicas: deployment.replicas,
+        status: deployment.status.clone(),
+        old_pods,
+        run: latest.map(|run| state(run)),
+        changed: changed.max(ended),
+    })
+}
+
+/// The PodDisruptionBudgets that cover pods of this Deployment.
+fn budgets(cache: &Cache, key: &Key, ours: &[&Packed]) -> Vec<Budget> {
+    let mut budgets = Vec::new();
+    for (_, facts) in cache.budgets.of_namespace(&key.namespace) {
+        let covers = |pod: &Packed| facts.selector.as_ref().is_none_or(|s| s.matches(pod.labels()));
+        let pods: BTreeSet<String> = ours.iter().filter(|p| covers(p)).map(|p| p.name().to_owned()).collect();
+        if pods.is_empty() {
+            continue;
+        }
+        let others = cache.pods.of_namespace(&key.namespace).map(|(_, pod)| pod);
+        let others_ready = others.filter(|p| p.ready() && covers(p) && !pods.contains(p.name())).count();
+        budgets.push(Budget {
+            name: facts.name.clone(),
+            pods,
+            others_ready: i64::try_from(others_ready).unwrap_or(i64::MAX),
+            desired_healthy: facts.desired_healthy,
+            expected: facts.expected,
+            allowed: facts.allowed,
+            current: facts.current,
+        });
+    }
+    budgets
+}

@@ -1,0 +1,112 @@
+//! Live reads: a Deployment first, then its ReplicaSets, then its pods, so that what is read later is at least as new
+//! as what it is compared with. All of it goes into the cache.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use kube::{Api, Client, api::ListParams};
+
+use super::{
+    Observe,
+    object::{BudgetKind, DeploymentKind, Object, PodKind, PolicyKind, ReplicaSetKind, RunKind},
+    cache::identity,
+    table::{Key, Source},
+    watched::Watched,
+};
+
+/// How long all reads of one look may take together.
+const DEADLINE: Duration = Duration::from_secs(30);
+/// Objects per page of a list. A page is converted before the next one is asked for.
+const PAGE: u32 = 250;
+
+/// A live read that failed.
+#[derive(Debug, thiserror::Error)]
+pub enum LiveError {
+    /// The API server refused, or could not be reached.
+    #[error("live read failed: {0}")]
+    Api(#[from] kube::Error),
+    /// It took too long.
+    #[error("live read did not end within {} s", DEADLINE.as_secs())]
+    Slow,
+}
+
+impl Observe {
+    /// Reads a Deployment, its ReplicaSets, its pods and its runs live, in this order.
+    pub async fn read_live(&self, client: &Client, key: &Key) -> Result<(), LiveError> {
+        tokio::time::timeout(DEADLINE, self.read_in_order(client, key)).await.map_err(|_| LiveError::Slow)?
+    }
+
+    /// Reads what is needed to plan one Deployment without any watch: for commands that look once.
+    pub async fn read_once(&self, client: &Client, key: &Key) -> Result<(), LiveError> {
+        let read = async {
+            let any = ListParams::default();
+            self.list::<PolicyKind>(client, &key.namespace, &any).await?;
+            self.list::<BudgetKind>(client, &key.namespace, &any).await?;
+            self.list::<DeploymentKind>(client, &key.namespace, &any).await?;
+            self.list::<ReplicaSetKind>(client, &key.namespace, &any).await?;
+            self.list::<PodKind>(client, &key.namespace, &any).await?;
+            self.list::<RunKind>(client, &key.namespace, &any).await?;
+            Ok(())
+        };
+        tokio::time::timeout(DEADLINE, read).await.map_err(|_| LiveError::Slow)?
+    }
+
+    /// Reads a single Deployment live, for a gate that names one which the narrowed watch does not show.
+    pub async fn read_deployment(&self, client: &Client, key: &Key) -> Result<(), LiveError> {
+        let api: Api<Object<DeploymentKind>> = Api::namespaced(client.clone(), &key.namespace);
+        match tokio::time::timeout(DEADLINE, api.get_opt(&key.name)).await.map_err(|_| LiveError::Slow)?? {
+            Some(deployment) => self.learn(&deployment, None),
+            None => {
+                let uid = self.with(|cache| cache.deployments.get(key).map(|d| d.uid.clone()));
+                if let Some(uid) = uid {
+                    self.forget::<DeploymentKind>(key, &uid, None);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn read_in_order(&self, client: &Client, key: &Key) -> Result<(), LiveError> {
+        self.read_deployment(client, key).await?;
+        let Some(deployment) = self.with(|cache| cache.deployments.get(key).cloned()) else { return Ok(()) };
+        // Expressions of the selector only narrow this down further, and owners are told by UID anyway.
+        let labels: Vec<String> = deployment.match_labels.iter().map(|(k, v)| format!("{k}={v}")).collect();
+        let selected = if labels.is_empty() { ListParams::default() } else { ListParams::default().labels(&labels.join(",")) };
+
+        let (seen, version) = self.list::<ReplicaSetKind>(client, &key.namespace, &selected).await?;
+        self.drop_unlisted::<ReplicaSetKind>(&seen, &version, |cache| {
+            cache.replica_sets.by(&deployment.uid).map(|(key, _)| key.clone()).collect()
+        });
+        let (seen, version) = self.list::<PodKind>(client, &key.namespace, &selected).await?;
+        self.drop_unlisted::<PodKind>(&seen, &version, |cache| {
+            let sets = cache.replica_sets.by(&deployment.uid).map(|(_, r)| r.fact.uid.clone());
+            sets.flat_map(|uid| cache.pods.by(&uid).map(|(key, _)| key.clone()).collect::<Vec<_>>()).collect()
+        });
+        // A label is only a help to find runs: what the list does not show is not gone.
+        let runs = format!("{}={}", super::DEPLOYMENT_LABEL, super::label_value(&key.name));
+        self.list::<RunKind>(client, &key.namespace, &ListParams::default().labels(&runs)).await?;
+        Ok(())
+    }
+
+    async fn list<K: Watched>(
+        &self,
+        client: &Client,
+        namespace: &str,
+        params: &ListParams,
+    ) -> Result<(BTreeSet<Key>, String), LiveError> {
+        let api: Api<Object<K>> = Api::namespaced(client.clone(), namespace);
+        let mut seen = BTreeSet::new();
+        let mut params = params.clone().limit(PAGE);
+        loop {
+            let page = api.list(&params).await?;
+            for object in &page.items {
+                seen.extend(identity(&object.json).map(|(key, _)| key));
+                self.take(object, Source::Call, None);
+            }
+            let version = page.metadata.resource_version.unwrap_or_default();
+            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => params.continue_token = Some(token),
+                None => return Ok((seen, version)),
+            }
+        }
+    }
+}

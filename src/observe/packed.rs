@@ -1,0 +1,347 @@
+//! Pods as the cache keeps them: what the pods of one ReplicaSet have in common is stored once. A thousand pods cost
+//! well under one KiB each, where the planner's own type, with its maps, needs several.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashSet},
+    hash::Hash,
+    sync::Arc,
+};
+
+use interlock_core::{
+    time::Time,
+    world::{Baseline, Container, ContainerState, ContainerStatus, Pod, Resize, Resources, Terminated, Was},
+};
+
+/// Values that are shared while somebody uses them.
+#[derive(Debug)]
+struct Pool<T: ?Sized> {
+    values: HashSet<Arc<T>>,
+    sweep_at: usize,
+}
+
+impl<T: Hash + Eq + ?Sized> Pool<T> {
+    fn new() -> Self {
+        Self { values: HashSet::new(), sweep_at: 256 }
+    }
+
+    fn share<Q>(&mut self, value: Q) -> Arc<T>
+    where
+        Q: Into<Arc<T>> + std::borrow::Borrow<T>,
+    {
+        if let Some(known) = self.values.get(value.borrow()) {
+            return Arc::clone(known);
+        }
+        if self.values.len() >= self.sweep_at {
+            self.values.retain(|v| Arc::strong_count(v) > 1);
+            self.sweep_at = (self.values.len() * 2).max(256);
+        }
+        let shared: Arc<T> = value.into();
+        self.values.insert(Arc::clone(&shared));
+        shared
+    }
+}
+
+/// What pods have in common.
+#[derive(Debug)]
+pub struct Pools {
+    texts: Pool<str>,
+    maps: Pool<BTreeMap<String, String>>,
+    specs: Pool<Spec>,
+}
+
+impl Default for Pools {
+    fn default() -> Self {
+        Self { texts: Pool::new(), maps: Pool::new(), specs: Pool::new() }
+    }
+}
+
+/// A pod, packed.
+#[derive(Debug)]
+pub struct Packed {
+    name: Box<str>,
+    uid: Box<str>,
+    resource_version: Box<str>,
+    owner: Arc<str>,
+    generation: i64,
+    observed_generation: i64,
+    created: Time,
+    labels: Arc<BTreeMap<String, String>>,
+    annotations: Arc<BTreeMap<String, String>>,
+    has_annotations: bool,
+    baseline: Option<Box<PackedBaseline>>,
+    containers: Box<[PackedContainer]>,
+    ready: bool,
+    ready_since: Option<Time>,
+    containers_ready: bool,
+    resize: Option<Box<Resize>>,
+    scheduled: bool,
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Spec {
+    name: String,
+    init: bool,
+    index: usize,
+    image: String,
+    resources: Resources,
+    status_resources: Option<Resources>,
+    reads: BTreeSet<String>,
+}
+
+#[derive(Debug)]
+struct PackedContainer {
+    spec: Arc<Spec>,
+    status: Option<Box<Status>>,
+}
+
+#[derive(Debug)]
+struct Status {
+    id: Box<str>,
+    image: Arc<str>,
+    image_id: Arc<str>,
+    ready: bool,
+    restarts: i64,
+    state: State,
+    last: Option<Box<Terminated>>,
+}
+
+#[derive(Debug)]
+enum State {
+    Running(Option<Time>),
+    Other(Box<ContainerState>),
+}
+
+#[derive(Debug)]
+struct PackedBaseline {
+    target: Arc<str>,
+    generation: i64,
+    at: Time,
+    quiet: bool,
+    was: Box<[(Arc<str>, PackedWas)]>,
+}
+
+#[derive(Debug)]
+struct PackedWas {
+    spec: Arc<str>,
+    id: Box<str>,
+    image: Arc<str>,
+    image_id: Arc<str>,
+    restarts: i64,
+}
+
+impl Packed {
+    /// Packs a pod.
+    pub fn new(pod: Pod, pools: &mut Pools) -> Self {
+        let Pod {
+            name,
+            uid,
+            resource_version,
+            owner,
+            generation,
+            observed_generation,
+            created,
+            labels,
+            annotations,
+            has_annotations,
+            baseline,
+            containers,
+            ready,
+            ready_since,
+            containers_ready,
+            resize,
+            scheduled,
+        } = pod;
+        Self {
+            name: name.into(),
+            uid: uid.into(),
+            resource_version: resource_version.into(),
+            owner: pools.texts.share(owner),
+            generation,
+            observed_generation,
+            created,
+            labels: pools.maps.share(labels),
+            annotations: pools.maps.share(annotations),
+            has_annotations,
+            baseline: baseline.map(|b| Box::new(pack_baseline(b, pools))),
+            containers: containers.into_iter().map(|c| pack_container(c, pools)).collect(),
+            ready,
+            ready_since,
+            containers_ready,
+            resize: resize.map(Box::new),
+            scheduled,
+        }
+    }
+
+    /// UID of the ReplicaSet that owns it; empty if none does.
+    pub fn owner(&self) -> &str {
+        &self.owner
+    }
+
+    /// Name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its labels.
+    pub fn labels(&self) -> &BTreeMap<String, String> {
+        &self.labels
+    }
+
+    /// Is condition `Ready` True?
+    pub fn ready(&self) -> bool {
+        self.ready
+    }
+
+    /// The last visible change: of its readiness, or the start of a container.
+    pub fn changed(&self) -> Option<Time> {
+        let starts = self.containers.iter().filter_map(|c| match c.status.as_ref()?.state {
+            State::Running(since) => since,
+            State::Other(_) => None,
+        });
+        starts.chain(self.ready_since).max()
+    }
+
+    /// The pod as the planner sees it.
+    pub fn unpack(&self) -> Pod {
+        Pod {
+            name: self.name.to_string(),
+            uid: self.uid.to_string(),
+            resource_version: self.resource_version.to_string(),
+            owner: self.owner.to_string(),
+            generation: self.generation,
+            observed_generation: self.observed_generation,
+            created: self.created,
+            labels: BTreeMap::clone(&self.labels),
+            annotations: BTreeMap::clone(&self.annotations),
+            has_annotations: self.has_annotations,
+            baseline: self.baseline.as_deref().map(unpack_baseline),
+            containers: self.containers.iter().map(unpack_container).collect(),
+            ready: self.ready,
+            ready_since: self.ready_since,
+            containers_ready: self.containers_ready,
+            resize: self.resize.as_deref().cloned(),
+            scheduled: self.scheduled,
+        }
+    }
+}
+
+fn pack_container(container: Container, pools: &mut Pools) -> PackedContainer {
+    let Container { name, init, index, image, resources, status_resources, reads, status } = container;
+    let spec = Spec { name, init, index, image, resources, status_resources, reads };
+    let status = status.map(|s| {
+        let ContainerStatus { id, image, image_id, ready, restarts, state, last } = s;
+        Box::new(Status {
+            id: id.into(),
+            image: pools.texts.share(image),
+            image_id: pools.texts.share(image_id),
+            ready,
+            restarts,
+            state: match state {
+                ContainerState::Running { since } => State::Running(since),
+                other @ (ContainerState::Waiting { .. } | ContainerState::Terminated(_)) => {
+                    State::Other(Box::new(other))
+                }
+            },
+            last: last.map(Box::new),
+        })
+    });
+    PackedContainer { spec: pools.specs.share(spec), status }
+}
+
+fn unpack_container(packed: &PackedContainer) -> Container {
+    let PackedContainer { spec, status } = packed;
+    Container {
+        name: spec.name.clone(),
+        init: spec.init,
+        index: spec.index,
+        image: spec.image.clone(),
+        resources: spec.resources.clone(),
+        status_resources: spec.status_resources.clone(),
+        reads: spec.reads.clone(),
+        status: status.as_ref().map(|s| ContainerStatus {
+            id: s.id.to_string(),
+            image: s.image.to_string(),
+            image_id: s.image_id.to_string(),
+            ready: s.ready,
+            restarts: s.restarts,
+            state: match &s.state {
+                State::Running(since) => ContainerState::Running { since: *since },
+                State::Other(state) => ContainerState::clone(state),
+            },
+            last: s.last.as_deref().cloned(),
+        }),
+    }
+}
+
+fn pack_baseline(baseline: Baseline, pools: &mut Pools) -> PackedBaseline {
+    let Baseline { target, generation, at, quiet, was } = baseline;
+    let was = was.into_iter().map(|(container, was)| {
+        let Was { spec, id, image, image_id, restarts } = was;
+        let was = PackedWas {
+            spec: pools.texts.share(spec),
+            id: id.into(),
+            image: pools.texts.share(image),
+            image_id: pools.texts.share(image_id),
+            restarts,
+        };
+        (pools.texts.share(container), was)
+    });
+    let was = was.collect();
+    PackedBaseline { target: pools.texts.share(target), generation, at, quiet, was }
+}
+
+fn unpack_baseline(packed: &PackedBaseline) -> Baseline {
+    let PackedBaseline { target, generation, at, quiet, was } = packed;
+    let was = was.iter().map(|(container, was)| {
+        let PackedWas { spec, id, image, image_id, restarts } = was;
+        let was = Was {
+            spec: spec.to_string(),
+            id: id.to_string(),
+            image: image.to_string(),
+            image_id: image_id.to_string(),
+            restarts: *restarts,
+        };
+        (container.to_string(), was)
+    });
+    Baseline { target: target.to_string(), generation: *generation, at: *at, quiet: *quiet, was: was.collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::observe::facts::pod::pod;
+
+    fn sample(n: usize) -> Pod {
+        pod(&json!({
+            "metadata": {"name": format!("web-{n}"), "uid": format!("u{n}"), "labels": {"app": "web"}, "annotations": {
+                "interlock.dev/update": "{\"target\":\"t\",\"gen\":3,\"at\":\"2026-01-01T00:00:00Z\",\"was\":{\"web\":{\"spec\":\"a\",\"id\":\"b\",\"image\":\"c\",\"imageID\":\"d\",\"restarts\":1}}}"}},
+            "spec": {"containers": [{"name": "web", "image": "i", "resources": {"limits": {"cpu": "1"}}}, {"name": "b", "image": "j"}]},
+            "status": {"conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}], "containerStatuses": [
+                {"name": "web", "containerID": format!("c{n}"), "image": "i", "state": {"running": {"startedAt": "2026-01-01T00:00:09Z"}}, "lastState": {"terminated": {"exitCode": 1}}},
+                {"name": "b", "state": {"waiting": {"reason": "X"}}}]},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn packing_loses_nothing() {
+        let mut pools = Pools::default();
+        let packed = Packed::new(sample(1), &mut pools);
+        assert_eq!(packed.unpack(), sample(1));
+        assert_eq!(packed.changed(), Some("2026-01-01T00:00:09Z".parse().unwrap()));
+    }
+
+    #[test]
+    fn what_is_common_is_kept_once_and_goes_with_its_last_user() {
+        let mut pools = Pools::default();
+        let all: Vec<_> = (0..1000).map(|n| Packed::new(sample(n), &mut pools)).collect();
+        assert_eq!((pools.maps.values.len(), pools.specs.values.len()), (2, 2));
+        drop(all);
+        for n in 0..1000 {
+            pools.texts.share(n.to_string());
+        }
+        assert!(pools.texts.values.len() <= 512);
+    }
+}

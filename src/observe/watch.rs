@@ -1,0 +1,136 @@
+//! The watches.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::{StreamExt as _, pin_mut};
+use kube::{
+    Api, Client, Config,
+    runtime::{
+        WatchStreamExt as _,
+        watcher::{self, Event, watcher},
+    },
+};
+use tokio::task::JoinSet;
+
+use super::{
+    Observe,
+    cache::identity,
+    object::{BudgetKind, DeploymentKind, Object, PodKind, PolicyKind, ReplicaSetKind, RunKind},
+    table::Source,
+    watched::Watched,
+};
+
+/// After so many seconds the API server ends a watch and we begin a new one; five seconds later we do so ourselves.
+/// A connection that silently lost its other end is therefore noticed within a minute.
+const WATCH_SECONDS: u32 = 50;
+
+/// Which objects are watched.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Scope {
+    /// Only this namespace.
+    pub namespace: Option<String>,
+    /// Only Deployments that this field selector selects.
+    pub field_selector: Option<String>,
+    /// Only Deployments that this label selector selects.
+    pub label_selector: Option<String>,
+}
+
+impl Scope {
+    /// Is the watch of Deployments narrowed, so that one which is not known may exist?
+    pub fn narrowed(&self) -> bool {
+        self.field_selector.is_some() || self.label_selector.is_some()
+    }
+
+    fn api<K: Watched>(&self, client: Client) -> Api<Object<K>> {
+        match &self.namespace {
+            Some(namespace) => Api::namespaced(client, namespace),
+            None => Api::all(client),
+        }
+    }
+}
+
+/// A watch has ended, which it never does by itself.
+#[derive(Debug, thiserror::Error)]
+#[error("the watch of {0} ended")]
+pub struct WatchEnded(&'static str);
+
+/// A client for the controller: nothing is repeated behind our back, and silence is noticed within a minute.
+pub fn client(mut config: Config) -> Result<Client, kube::Error> {
+    config.default_retry = false;
+    config.connect_timeout = Some(Duration::from_secs(5));
+    config.read_timeout = Some(Duration::from_secs(60));
+    config.write_timeout = Some(Duration::from_secs(30));
+    Client::try_from(config)
+}
+
+impl Observe {
+    /// Watches until one of the watches ends, which is an error.
+    pub async fn watch(self: Arc<Self>, client: Client, scope: Scope) -> WatchEnded {
+        let mut narrowed = watcher::Config::default();
+        narrowed.field_selector.clone_from(&scope.field_selector);
+        narrowed.label_selector.clone_from(&scope.label_selector);
+        let mut watches = JoinSet::new();
+        watches.spawn(Arc::clone(&self).watch_kind::<PolicyKind>(scope.api(client.clone()), watcher::Config::default()));
+        watches.spawn(Arc::clone(&self).watch_kind::<RunKind>(scope.api(client.clone()), watcher::Config::default()));
+        watches.spawn(Arc::clone(&self).watch_kind::<BudgetKind>(scope.api(client.clone()), watcher::Config::default()));
+        watches.spawn(Arc::clone(&self).watch_kind::<DeploymentKind>(scope.api(client.clone()), narrowed));
+        watches.spawn(Arc::clone(&self).watch_kind::<ReplicaSetKind>(scope.api(client.clone()), watcher::Config::default()));
+        watches.spawn(Arc::clone(&self).watch_kind::<PodKind>(scope.api(client), watcher::Config::default()));
+        match watches.join_next().await {
+            Some(Ok(ended)) => ended,
+            Some(Err(_)) | None => WatchEnded("objects"),
+        }
+    }
+
+    async fn watch_kind<K: Watched>(self: Arc<Self>, api: Api<Object<K>>, config: watcher::Config) -> WatchEnded {
+        let config = config.streaming_lists().timeout(WATCH_SECONDS);
+        let stream = watcher(api, config).default_backoff();
+        pin_mut!(stream);
+        let mut failures = 0_u64;
+        while let Some(event) = stream.next().await {
+            match event {
+                Ok(event) => {
+                    if failures > 0 {
+                        tracing::info!(kind = K::KIND, failures, "watching again");
+                        failures = 0;
+                    }
+                    self.take_event(event);
+                }
+                Err(error) => {
+                    failures += 1;
+                    // Each power of two: what lasts is seen, and does not flood the log.
+                    if failures.is_power_of_two() {
+                        tracing::warn!(kind = K::KIND, failures, error = %explain::<K>(&error), "watch failed; trying again");
+                    }
+                }
+            }
+        }
+        WatchEnded(K::PLURAL)
+    }
+
+    fn take_event<K: Watched>(&self, event: Event<Object<K>>) {
+        match event {
+            Event::Apply(object) | Event::InitApply(object) => self.take(&object, Source::Watch, None),
+            Event::Delete(object) => {
+                if let Some((key, version)) = identity(&object.json) {
+                    self.forget::<K>(&key, &version.uid, None);
+                }
+            }
+            Event::Init => self.with_mut(K::begin),
+            Event::InitDone => {
+                let items = self.with_mut(K::finish);
+                self.tell(items, None);
+            }
+        }
+    }
+}
+
+fn explain<K: Watched>(error: &watcher::Error) -> String {
+    let missing = matches!(error,
+        watcher::Error::InitialListFailed(kube::Error::Api(status)) | watcher::Error::WatchStartFailed(kube::Error::Api(status))
+            if status.code == 404);
+    if missing && K::GROUP == interlock_core::api::names::GROUP {
+        return format!("the API server does not know {}.{}; run: kubectl interlock install", K::PLURAL, K::GROUP);
+    }
+    error.to_string()
+}

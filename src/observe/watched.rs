@@ -1,0 +1,57 @@
+//! How each kind goes into the cache.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::{
+    cache::{Cache, Item},
+    object::{BudgetKind, DeploymentKind, Kind, PodKind, PolicyKind, ReplicaSetKind, RunKind},
+    table::{Key, Source},
+};
+
+/// A kind that the cache keeps.
+pub trait Watched: Kind {
+    /// Takes a view of an object. Returns what has to be looked at again.
+    fn put(cache: &mut Cache, object: &Value, source: Source) -> Vec<Item>;
+    /// The object with this UID is gone.
+    fn delete(cache: &mut Cache, key: &Key, uid: &str) -> Vec<Item>;
+    /// A complete list begins.
+    fn begin(cache: &mut Cache);
+    /// It has ended.
+    fn finish(cache: &mut Cache) -> Vec<Item>;
+    /// Which of these objects a live list up to `version` should have contained and did not.
+    fn unlisted(cache: &Cache, candidates: &[Key], seen: &BTreeSet<Key>, version: &str) -> Vec<(Key, Box<str>)>;
+}
+
+macro_rules! watched {
+    ($($kind:ident: $table:ident, $put:ident, $delete:ident;)*) => {$(
+        impl Watched for $kind {
+            fn put(cache: &mut Cache, object: &Value, source: Source) -> Vec<Item> {
+                cache.$put(object, source)
+            }
+            fn delete(cache: &mut Cache, key: &Key, uid: &str) -> Vec<Item> {
+                cache.$delete(key, uid)
+            }
+            fn begin(cache: &mut Cache) {
+                cache.$table.begin();
+            }
+            fn finish(cache: &mut Cache) -> Vec<Item> {
+                let gone = cache.$table.finish();
+                gone.iter().flat_map(|(key, uid)| cache.$delete(key, uid)).collect()
+            }
+            fn unlisted(cache: &Cache, candidates: &[Key], seen: &BTreeSet<Key>, version: &str) -> Vec<(Key, Box<str>)> {
+                cache.$table.unlisted(candidates, seen, version)
+            }
+        }
+    )*};
+}
+
+watched! {
+    DeploymentKind: deployments, put_deployment, delete_deployment;
+    ReplicaSetKind: replica_sets, put_replica_set, delete_replica_set;
+    PodKind: pods, put_pod, delete_pod;
+    BudgetKind: budgets, put_budget, delete_budget;
+    PolicyKind: policies, put_policy, delete_policy;
+    RunKind: runs, put_run, delete_run;
+}
