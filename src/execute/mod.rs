@@ -1,1 +1,432 @@
-//! The only writer: one function per effect.
+//! The only writer: one function per effect. It carries out and chooses nothing; what a write returned goes into the
+//! cache before anybody plans again.
+
+mod failure;
+
+use std::{collections::BTreeMap, future::Future, sync::Arc, time::Duration};
+
+use futures::{StreamExt as _, stream};
+use interlock_core::{
+    api::{
+        names,
+        policy::HookPolicyStatus,
+        run::{HookRunSpec, HookRunStatus},
+    },
+    effect::{DeploymentPurpose, Effect, HookCall, Mirror, ReplicaSetPurpose},
+    plan::StatusWrite,
+};
+use k8s_openapi::api::{
+    admissionregistration::v1::{MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding},
+    events::v1::Event,
+};
+use kube::{
+    Api, Client,
+    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
+};
+use serde_json::{Value, json};
+
+pub use self::failure::Failure;
+use crate::{
+    action::Actions,
+    observe::{
+        DEPLOYMENT_LABEL, Item, Key, Observe, Version, Watched, label_value,
+        object::{DeploymentKind, Kind, Object, PodKind, PolicyKind, ReplicaSetKind, RunKind},
+    },
+    publish::{
+        events::{About, event},
+        metrics::{Metrics, WriteResult},
+    },
+};
+
+/// How long one call may take.
+const CALL: Duration = Duration::from_secs(10);
+/// So many pod writes go side by side.
+const SIDE_BY_SIDE: usize = 16;
+
+/// Name of the admission policy that holds, and of its binding.
+const HOLD: &str = "interlock-hold";
+
+/// Asked before every write: may this process still write?
+pub type Fence = Arc<dyn Fn() -> bool + Send + Sync>;
+
+/// The Deployment whose plan is carried out.
+#[derive(Clone, Debug)]
+pub struct Subject {
+    /// Namespace and name.
+    pub key: Key,
+    /// UID.
+    pub uid: String,
+}
+
+/// Carries out effects.
+pub struct Executor {
+    client: Client,
+    fence: Fence,
+    observe: Arc<Observe>,
+    actions: Arc<Actions>,
+    metrics: Metrics,
+    instance: String,
+}
+
+impl Executor {
+    /// An executor. `instance` names this process in events.
+    pub fn new(
+        client: Client,
+        fence: Fence,
+        observe: Arc<Observe>,
+        actions: Arc<Actions>,
+        metrics: Metrics,
+        instance: String,
+    ) -> Self {
+        Self { client, fence, observe, actions, metrics, instance }
+    }
+
+    /// Carries out effects in order; neighbouring writes to pods go side by side. The first failure ends it, once those
+    /// in flight have ended. Returns whether anything was written that can change the next plan.
+    pub async fn perform(&self, subject: &Subject, effects: Vec<Effect>) -> Result<bool, Failure> {
+        let mut wrote = false;
+        let mut effects = effects.into_iter().peekable();
+        while let Some(effect) = effects.next() {
+            if !of_pod(&effect) {
+                wrote |= self.one(subject, effect).await?;
+                continue;
+            }
+            let mut neighbours = vec![effect];
+            while let Some(next) = effects.next_if(of_pod) {
+                neighbours.push(next);
+            }
+            let mut running =
+                stream::iter(neighbours).map(|effect| self.one(subject, effect)).buffer_unordered(SIDE_BY_SIDE);
+            let mut failed = None;
+            while let Some(result) = running.next().await {
+                match result {
+                    Ok(written) => wrote |= written,
+                    Err(failure) => failed = failed.or(Some(failure)),
+                }
+            }
+            if let Some(failure) = failed {
+                return Err(failure);
+            }
+        }
+        Ok(wrote)
+    }
+
+    /// Stores the status of a run.
+    pub async fn status(&self, subject: &Subject, write: StatusWrite) -> Result<(), Failure> {
+        let StatusWrite { run, resource_version, status, urgent: _ } = write;
+        let effect = Effect::RecordStatus { run, resource_version, status: Box::new(status) };
+        self.one(subject, effect).await.map(drop)
+    }
+
+    /// Replaces the status of a HookPolicy. Nobody else writes it, and it names the generation that it speaks of.
+    pub async fn policy_status(&self, key: &Key, status: &HookPolicyStatus) -> Result<(), Failure> {
+        let what = format!("policy/{}", key.name);
+        let api: Api<Object<PolicyKind>> = self.api(key);
+        let patch =
+            json_patch::<Object<PolicyKind>>(&what, json!([{"op": "add", "path": "/status", "value": status}]))?;
+        let result = self.call(&what, api.patch_status(&key.name, &params(), &patch)).await;
+        self.metrics.write_of("PolicyStatus", result_of(&result));
+        let policy = result?;
+        self.observe.learn(&policy, Some(&Item::Policy(key.clone())));
+        Ok(())
+    }
+
+    /// What the API server would make of this change of a Deployment. Nothing is written.
+    pub async fn dry_run(&self, key: &Key, patch: Value) -> Result<Value, Failure> {
+        let api: Api<Object<DeploymentKind>> = self.api(key);
+        let params = PatchParams { dry_run: true, ..params() };
+        let what = format!("deployment/{} (dry run)", key.name);
+        self.call(&what, api.patch(&key.name, &params, &Patch::Strategic(patch))).await.map(|object| object.json)
+    }
+
+    /// Why a dry run did not come back held: a reason and a message for condition `Enforced`.
+    pub async fn why_not_held(&self) -> (&'static str, String) {
+        let install = "run: kubectl interlock install";
+        let policies: Api<MutatingAdmissionPolicy> = Api::all(self.client.clone());
+        match self.call("admission policy", policies.get_opt(HOLD)).await {
+            Ok(Some(_)) => {}
+            Ok(None) => {
+                let message = format!(
+                    "MutatingAdmissionPolicy {HOLD} is not there, or the API server does not serve admissionregistration.k8s.io/v1 \
+                     mutatingadmissionpolicies (Kubernetes 1.36 does); {install}"
+                );
+                return ("HoldNotInstalled", message);
+            }
+            Err(failure) => return ("NotHeld", format!("a dry run was not held, and why is not known: {failure}")),
+        }
+        let bindings: Api<MutatingAdmissionPolicyBinding> = Api::all(self.client.clone());
+        match self.call("admission policy binding", bindings.get_opt(HOLD)).await {
+            Ok(None) => ("HoldNotBound", format!("MutatingAdmissionPolicyBinding {HOLD} is not there; {install}")),
+            Ok(Some(_)) | Err(_) => (
+                "NotHeld",
+                "a dry run of a template change was not held; a new policy takes effect within moments".to_owned(),
+            ),
+        }
+    }
+
+    async fn one(&self, subject: &Subject, effect: Effect) -> Result<bool, Failure> {
+        let counted = effect.clone();
+        let result = self.dispatch(subject, effect).await;
+        let outcome = match &result {
+            Ok(_) => Some(WriteResult::Ok),
+            Err(failure) => failure.result(),
+        };
+        let local = matches!(counted, Effect::StartHook(_) | Effect::CancelHooks(_));
+        if let Some(outcome) = outcome
+            && !local
+        {
+            self.metrics.write(&counted, outcome);
+        }
+        result
+    }
+
+    async fn dispatch(&self, subject: &Subject, effect: Effect) -> Result<bool, Failure> {
+        match effect {
+            Effect::CreateRun { name, spec } => self.create_run(subject, &name, *spec).await?,
+            Effect::RecordStatus { run, resource_version, status } => {
+                self.record_status(subject, &run, &resource_version, *status).await?;
+            }
+            Effect::DeleteRun { name, uid } => self.delete_run(subject, &name, uid).await?,
+            Effect::PatchPod { name, patch } => self.patch_pod(subject, &name, patch).await?,
+            Effect::ResizePod { name, patch } => self.resize_pod(subject, &name, patch).await?,
+            Effect::CreateReplicaSet { purpose, object } => self.create_replica_set(subject, purpose, object).await?,
+            Effect::PatchReplicaSet { name, patch } => self.patch_replica_set(subject, &name, patch).await?,
+            Effect::DeleteReplicaSet { name, uid, resource_version } => {
+                self.delete_replica_set(subject, &name, uid, resource_version).await?;
+            }
+            Effect::PatchDeployment { purpose, patch } => self.patch_deployment(subject, purpose, patch).await?,
+            Effect::MirrorConditions { conditions } => self.mirror_conditions(subject, conditions).await?,
+            Effect::StartHook(call) => {
+                self.start_hook(subject, call)?;
+                return Ok(false);
+            }
+            Effect::CancelHooks(keys) => {
+                self.actions.cancel(&subject.key, &keys);
+                return Ok(false);
+            }
+            Effect::Event { warning, reason, message } => {
+                self.event(subject, warning, &reason, &message).await?;
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    async fn create_run(&self, subject: &Subject, name: &str, spec: HookRunSpec) -> Result<(), Failure> {
+        let what = format!("run/{name}");
+        let object = json!({
+            "apiVersion": format!("{}/{}", names::GROUP, names::VERSION),
+            "kind": "HookRun",
+            "metadata": {
+                "name": name,
+                "namespace": &*subject.key.namespace,
+                "labels": {DEPLOYMENT_LABEL: label_value(&subject.key.name)},
+                "ownerReferences": [{
+                    "apiVersion": "apps/v1",
+                    "kind": "Deployment",
+                    "name": &*subject.key.name,
+                    "uid": subject.uid,
+                    "controller": true,
+                    "blockOwnerDeletion": true,
+                }],
+            },
+            "spec": spec,
+        });
+        let api: Api<Object<RunKind>> = self.api(&subject.key);
+        let run = self.call(&what, api.create(&post(), &Object::new(object))).await?;
+        self.learn(subject, &run);
+        Ok(())
+    }
+
+    async fn record_status(
+        &self,
+        subject: &Subject,
+        run: &str,
+        resource_version: &str,
+        status: HookRunStatus,
+    ) -> Result<(), Failure> {
+        let what = format!("status/{run}");
+        // Replaces the status whole: a merge patch would keep what is no longer there.
+        let patch = json!([
+            {"op": "add", "path": "/metadata/resourceVersion", "value": resource_version},
+            {"op": "add", "path": "/status", "value": status},
+        ]);
+        let api: Api<Object<RunKind>> = self.api(&subject.key);
+        let patch = json_patch::<Object<RunKind>>(&what, patch)?;
+        let run = self.call(&what, api.patch_status(run, &params(), &patch)).await?;
+        self.learn(subject, &run);
+        Ok(())
+    }
+
+    async fn delete_run(&self, subject: &Subject, name: &str, uid: String) -> Result<(), Failure> {
+        let api: Api<Object<RunKind>> = self.api(&subject.key);
+        let params = delete(uid.clone(), None);
+        self.call(&format!("run/{name}"), api.delete(name, &params)).await?;
+        let key = Key::new(&subject.key.namespace, name);
+        self.observe.forget::<RunKind>(&key, &gone(uid), Some(&Item::Deployment(subject.key.clone())));
+        Ok(())
+    }
+
+    async fn patch_pod(&self, subject: &Subject, name: &str, patch: Value) -> Result<(), Failure> {
+        let what = format!("pod/{name}");
+        let api: Api<Object<PodKind>> = self.api(&subject.key);
+        let patch = json_patch::<Object<PodKind>>(&what, patch)?;
+        let pod = self.call(&what, api.patch(name, &params(), &patch)).await?;
+        self.learn(subject, &pod);
+        Ok(())
+    }
+
+    async fn resize_pod(&self, subject: &Subject, name: &str, patch: Value) -> Result<(), Failure> {
+        let what = format!("resize/{name}");
+        let api: Api<Object<PodKind>> = self.api(&subject.key);
+        let patch = json_patch::<Object<PodKind>>(&what, patch)?;
+        let pod = self.call(&what, api.patch_subresource("resize", name, &params(), &patch)).await?;
+        self.learn(subject, &pod);
+        Ok(())
+    }
+
+    async fn create_replica_set(
+        &self,
+        subject: &Subject,
+        purpose: ReplicaSetPurpose,
+        object: Value,
+    ) -> Result<(), Failure> {
+        let object: Object<ReplicaSetKind> = Object::new(object);
+        let what = format!("replicaset/{}", kube::ResourceExt::name_any(&object));
+        tracing::info!(deployment = %subject.key, ?purpose, %what, "creating a ReplicaSet");
+        let api: Api<Object<ReplicaSetKind>> = self.api(&subject.key);
+        let set = self.call(&what, api.create(&post(), &object)).await?;
+        self.learn(subject, &set);
+        Ok(())
+    }
+
+    async fn patch_replica_set(&self, subject: &Subject, name: &str, patch: Value) -> Result<(), Failure> {
+        let what = format!("replicaset/{name}");
+        let api: Api<Object<ReplicaSetKind>> = self.api(&subject.key);
+        let patch = json_patch::<Object<ReplicaSetKind>>(&what, patch)?;
+        let set = self.call(&what, api.patch(name, &params(), &patch)).await?;
+        self.learn(subject, &set);
+        Ok(())
+    }
+
+    async fn delete_replica_set(
+        &self,
+        subject: &Subject,
+        name: &str,
+        uid: String,
+        resource_version: String,
+    ) -> Result<(), Failure> {
+        let api: Api<Object<ReplicaSetKind>> = self.api(&subject.key);
+        let params = delete(uid.clone(), Some(resource_version));
+        self.call(&format!("replicaset/{name}"), api.delete(name, &params)).await?;
+        let key = Key::new(&subject.key.namespace, name);
+        self.observe.forget::<ReplicaSetKind>(&key, &gone(uid), Some(&Item::Deployment(subject.key.clone())));
+        Ok(())
+    }
+
+    async fn patch_deployment(
+        &self,
+        subject: &Subject,
+        purpose: DeploymentPurpose,
+        patch: Value,
+    ) -> Result<(), Failure> {
+        tracing::info!(deployment = %subject.key, ?purpose, "patching the Deployment");
+        let api: Api<Object<DeploymentKind>> = self.api(&subject.key);
+        let deployment = self.call("deployment", api.patch(&subject.key.name, &params(), &Patch::Merge(patch))).await?;
+        self.learn(subject, &deployment);
+        Ok(())
+    }
+
+    async fn mirror_conditions(&self, subject: &Subject, conditions: BTreeMap<String, Mirror>) -> Result<(), Failure> {
+        let conditions: Vec<Value> = conditions
+            .into_iter()
+            .map(|(type_, mirror)| {
+                let Mirror { status, reason, message, since } = mirror;
+                let since = since.whole_seconds();
+                json!({"type": type_, "status": status, "reason": reason, "message": message,
+                    "lastTransitionTime": since, "lastUpdateTime": since})
+            })
+            .collect();
+        let api: Api<Object<DeploymentKind>> = self.api(&subject.key);
+        let patch = Patch::Strategic(json!({"status": {"conditions": conditions}}));
+        let deployment = self.call("conditions", api.patch_status(&subject.key.name, &params(), &patch)).await?;
+        self.learn(subject, &deployment);
+        Ok(())
+    }
+
+    fn start_hook(&self, subject: &Subject, call: HookCall) -> Result<(), Failure> {
+        if !(self.fence)() {
+            return Err(Failure::Fenced);
+        }
+        self.actions.start(&subject.key, call);
+        Ok(())
+    }
+
+    /// Nothing depends on an event: one that cannot be written is logged, and the plan goes on.
+    async fn event(&self, subject: &Subject, warning: bool, reason: &str, message: &str) -> Result<(), Failure> {
+        let about = About { namespace: &subject.key.namespace, name: &subject.key.name, uid: &subject.uid };
+        let event = event(about, &self.instance, warning, reason, message);
+        let api: Api<Event> = Api::namespaced(self.client.clone(), &subject.key.namespace);
+        match self.call("event", api.create(&post(), &event)).await {
+            Ok(_) => Ok(()),
+            Err(Failure::Fenced) => Err(Failure::Fenced),
+            Err(failure) => {
+                tracing::warn!(deployment = %subject.key, reason, %failure, "an event could not be written");
+                Ok(())
+            }
+        }
+    }
+
+    async fn call<T>(&self, what: &str, call: impl Future<Output = kube::Result<T>>) -> Result<T, Failure> {
+        if !(self.fence)() {
+            return Err(Failure::Fenced);
+        }
+        match tokio::time::timeout(CALL, call).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(error)) => Err(Failure::of(what, &error)),
+            Err(_) => Err(Failure::timeout(what, CALL)),
+        }
+    }
+
+    fn api<K: Kind>(&self, key: &Key) -> Api<Object<K>> {
+        Api::namespaced(self.client.clone(), &key.namespace)
+    }
+
+    fn learn<K: Watched>(&self, subject: &Subject, object: &Object<K>) {
+        self.observe.learn(object, Some(&Item::Deployment(subject.key.clone())));
+    }
+}
+
+const fn of_pod(effect: &Effect) -> bool {
+    matches!(effect, Effect::PatchPod { .. } | Effect::ResizePod { .. })
+}
+
+fn result_of<T>(result: &Result<T, Failure>) -> WriteResult {
+    match result {
+        Ok(_) => WriteResult::Ok,
+        Err(failure) => failure.result().unwrap_or(WriteResult::Transient),
+    }
+}
+
+fn params() -> PatchParams {
+    PatchParams { field_manager: Some(names::FIELD_MANAGER.to_owned()), ..PatchParams::default() }
+}
+
+fn post() -> PostParams {
+    PostParams { field_manager: Some(names::FIELD_MANAGER.to_owned()), ..PostParams::default() }
+}
+
+fn delete(uid: String, resource_version: Option<String>) -> DeleteParams {
+    DeleteParams::background().preconditions(Preconditions { uid: Some(uid), resource_version })
+}
+
+fn gone(uid: String) -> Version {
+    Version { uid: uid.into(), resource_version: "".into() }
+}
+
+fn json_patch<T: serde::Serialize>(what: &str, operations: Value) -> Result<Patch<T>, Failure> {
+    serde_json::from_value(operations).map(Patch::Json).map_err(|error| Failure::Refused {
+        what: what.to_owned(),
+        message: format!("the patch is no JSON patch: {error}"),
+    })
+}

@@ -6,10 +6,11 @@ use std::{
 };
 
 use interlock_core::{
-    api::names,
+    api::{names, policy::HookPolicyStatus},
     template::Template,
     world::{Deployment, Policy, ReplicaSet, Run},
 };
+use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::{
@@ -40,6 +41,15 @@ pub struct Owned {
     pub fact: Arc<ReplicaSet>,
 }
 
+/// A HookPolicy and what its status says now.
+#[derive(Debug)]
+pub struct StoredPolicy {
+    /// The policy.
+    pub fact: Policy,
+    /// Its status; empty where it cannot be read.
+    pub status: HookPolicyStatus,
+}
+
 /// An update slot that a run holds.
 struct Slot {
     policy: String,
@@ -57,7 +67,9 @@ pub struct Cache {
     /// PodDisruptionBudgets.
     pub budgets: Table<BudgetFacts>,
     /// HookPolicies.
-    pub policies: Table<Arc<Policy>>,
+    pub policies: Table<Arc<StoredPolicy>>,
+    /// Deployments outside of a narrowed watch that others wait for, as they were last read.
+    pub foreign: BTreeMap<Key, Arc<Deployment>>,
     /// HookRuns, by UID of their Deployment.
     pub runs: Table<Arc<Run>>,
     pools: Pools,
@@ -75,6 +87,7 @@ impl Default for Cache {
             pods: Table::new(Packed::owner),
             budgets: Table::new(|_| ""),
             policies: Table::new(|_| ""),
+            foreign: BTreeMap::new(),
             runs: Table::new(|r| &r.spec.deployment.uid),
             pools: Pools::default(),
             replica_sets_by_uid: HashMap::new(),
@@ -86,7 +99,7 @@ impl Default for Cache {
 }
 
 /// Namespace, name and version of an object; `None` if it has no name.
-pub fn identity(object: &Value) -> Option<(Key, Version)> {
+pub(super) fn identity(object: &Value) -> Option<(Key, Version)> {
     let metadata = field(object, "metadata");
     let name = text(metadata, "name");
     let version =
@@ -132,8 +145,8 @@ impl Cache {
     }
 
     /// A Deployment is gone.
-    pub fn delete_deployment(&mut self, key: &Key, uid: &str) -> Vec<Item> {
-        if self.deployments.delete(key, uid).is_none() {
+    pub fn delete_deployment(&mut self, key: &Key, gone: &Version) -> Vec<Item> {
+        if self.deployments.delete(key, gone).is_none() {
             return Vec::new();
         }
         let mut items = self.dependents(key);
@@ -162,10 +175,10 @@ impl Cache {
     }
 
     /// A ReplicaSet is gone.
-    pub fn delete_replica_set(&mut self, key: &Key, uid: &str) -> Vec<Item> {
-        self.replica_sets_by_uid.remove(uid);
-        match self.replica_sets.delete(key, uid) {
-            Some(gone) => self.deployment_and_dependents(&gone.owner),
+    pub fn delete_replica_set(&mut self, key: &Key, gone: &Version) -> Vec<Item> {
+        self.replica_sets_by_uid.remove(&gone.uid);
+        match self.replica_sets.delete(key, gone) {
+            Some(last) => self.deployment_and_dependents(&last.owner),
             None => Vec::new(),
         }
     }
@@ -189,9 +202,9 @@ impl Cache {
     }
 
     /// A pod is gone.
-    pub fn delete_pod(&mut self, key: &Key, uid: &str) -> Vec<Item> {
-        match self.pods.delete(key, uid) {
-            Some(gone) => self.of_replica_set(gone.owner()),
+    pub fn delete_pod(&mut self, key: &Key, gone: &Version) -> Vec<Item> {
+        match self.pods.delete(key, gone) {
+            Some(last) => self.of_replica_set(last.owner()),
             None => Vec::new(),
         }
     }
@@ -200,16 +213,17 @@ impl Cache {
     pub fn put_policy(&mut self, object: &Value, source: Source) -> Vec<Item> {
         let Some((key, version)) = identity(object) else { return Vec::new() };
         let fact = facts::policy::policy(object);
-        let same = self.policies.get(&key).is_some_and(|known| **known == fact);
-        if !self.policies.put(key.clone(), version, Some(Arc::new(fact)), source) || same {
+        let same = self.policies.get(&key).is_some_and(|known| known.fact == fact);
+        let status = HookPolicyStatus::deserialize(field(object, "status")).unwrap_or_default();
+        if !self.policies.put(key.clone(), version, Some(Arc::new(StoredPolicy { fact, status })), source) || same {
             return Vec::new();
         }
         self.everything_in(&key.namespace)
     }
 
     /// A HookPolicy is gone.
-    pub fn delete_policy(&mut self, key: &Key, uid: &str) -> Vec<Item> {
-        if self.policies.delete(key, uid).is_some() { self.everything_in(&key.namespace) } else { Vec::new() }
+    pub fn delete_policy(&mut self, key: &Key, gone: &Version) -> Vec<Item> {
+        if self.policies.delete(key, gone).is_some() { self.everything_in(&key.namespace) } else { Vec::new() }
     }
 
     /// Takes a HookRun. One whose spec cannot be read is left out, with a warning.
@@ -225,9 +239,9 @@ impl Cache {
     }
 
     /// A HookRun is gone.
-    pub fn delete_run(&mut self, key: &Key, uid: &str) -> Vec<Item> {
-        match self.runs.delete(key, uid) {
-            Some(gone) => self.run_changed(key, Some(&gone), None),
+    pub fn delete_run(&mut self, key: &Key, gone: &Version) -> Vec<Item> {
+        match self.runs.delete(key, gone) {
+            Some(last) => self.run_changed(key, Some(&last), None),
             None => Vec::new(),
         }
     }
@@ -244,13 +258,15 @@ impl Cache {
     }
 
     /// A PodDisruptionBudget is gone.
-    pub fn delete_budget(&mut self, key: &Key, uid: &str) -> Vec<Item> {
-        if self.budgets.delete(key, uid).is_some() { self.held_in(&key.namespace) } else { Vec::new() }
+    pub fn delete_budget(&mut self, key: &Key, gone: &Version) -> Vec<Item> {
+        if self.budgets.delete(key, gone).is_some() { self.held_in(&key.namespace) } else { Vec::new() }
     }
 
     /// Remembers which Deployments this one waits for, so that a change of theirs plans it again.
     pub fn set_waits(&mut self, key: &Key, names: BTreeSet<Key>) {
-        if self.waits_for.get(key).is_some_and(|known| *known == names) || names.is_empty() && !self.waits_for.contains_key(key) {
+        if self.waits_for.get(key).is_some_and(|known| *known == names)
+            || names.is_empty() && !self.waits_for.contains_key(key)
+        {
             return;
         }
         for name in self.waits_for.remove(key).unwrap_or_default() {

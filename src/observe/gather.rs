@@ -7,20 +7,15 @@ use interlock_core::{
     world::{Budget, Component, Deployment, Policy, Run, World},
 };
 
-use super::{
-    cache::Cache,
-    facts::run::state,
-    packed::Packed,
-    table::Key,
-};
+use super::{cache::Cache, facts::run::state, packed::Packed, table::Key};
 
 /// The world of a Deployment; `None` if there is none of this name. Attempts of hooks and refusals are not known here
 /// and left empty.
-pub fn world(cache: &Cache, key: &Key, now: Time, live: bool) -> Option<World> {
+pub(super) fn world(cache: &Cache, key: &Key, now: Time, live: bool) -> Option<World> {
     let deployment = cache.deployments.get(key)?;
     let runs: Vec<Run> = cache.runs.by(&deployment.uid).map(|(_, run)| Run::clone(run)).collect();
     let policies: Vec<Policy> =
-        cache.policies.of_namespace(&key.namespace).map(|(_, policy)| Policy::clone(policy)).collect();
+        cache.policies.of_namespace(&key.namespace).map(|(_, policy)| policy.fact.clone()).collect();
     let active = deployment.held() || runs.iter().any(|r| r.status.ended.is_none());
     let pods: Vec<&Packed> = pods_of(cache, &deployment.uid).collect();
     let components = if active {
@@ -56,7 +51,7 @@ fn pods_of<'a>(cache: &'a Cache, uid: &str) -> impl Iterator<Item = &'a Packed> 
 }
 
 /// Names of all Deployments that this one may have to wait for.
-pub fn predecessors(deployment: &Deployment, policies: &[Policy], runs: &[Run]) -> BTreeSet<String> {
+pub(super) fn predecessors(deployment: &Deployment, policies: &[Policy], runs: &[Run]) -> BTreeSet<String> {
     let own = deployment.own_after.iter().flatten();
     let orders = policies.iter().filter_map(|p| p.spec.as_ref().ok()).flat_map(|s| &s.order);
     let ordered = orders.filter(|c| c.name == deployment.name).flat_map(|c| &c.after);
@@ -65,8 +60,8 @@ pub fn predecessors(deployment: &Deployment, policies: &[Policy], runs: &[Run]) 
 }
 
 /// What is known of a Deployment that another one may wait for; `None` if there is none of this name.
-pub fn component(cache: &Cache, key: &Key) -> Option<Component> {
-    let deployment = cache.deployments.get(key)?;
+pub(super) fn component(cache: &Cache, key: &Key) -> Option<Component> {
+    let deployment = cache.deployments.get(key).or_else(|| cache.foreign.get(key))?;
     let mut old_pods = 0;
     let mut changed = None;
     for (_, set) in cache.replica_sets.by(&deployment.uid) {

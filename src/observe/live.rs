@@ -1,15 +1,16 @@
 //! Live reads: a Deployment first, then its ReplicaSets, then its pods, so that what is read later is at least as new
 //! as what it is compared with. All of it goes into the cache.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use kube::{Api, Client, api::ListParams};
 
 use super::{
     Observe,
+    cache::{Item, identity},
+    facts,
     object::{BudgetKind, DeploymentKind, Object, PodKind, PolicyKind, ReplicaSetKind, RunKind},
-    cache::identity,
-    table::{Key, Source},
+    table::{Key, Source, Version},
     watched::Watched,
 };
 
@@ -39,51 +40,69 @@ impl Observe {
     pub async fn read_once(&self, client: &Client, key: &Key) -> Result<(), LiveError> {
         let read = async {
             let any = ListParams::default();
-            self.list::<PolicyKind>(client, &key.namespace, &any).await?;
-            self.list::<BudgetKind>(client, &key.namespace, &any).await?;
-            self.list::<DeploymentKind>(client, &key.namespace, &any).await?;
-            self.list::<ReplicaSetKind>(client, &key.namespace, &any).await?;
-            self.list::<PodKind>(client, &key.namespace, &any).await?;
-            self.list::<RunKind>(client, &key.namespace, &any).await?;
+            self.list::<PolicyKind>(client, &key.namespace, &any, None).await?;
+            self.list::<BudgetKind>(client, &key.namespace, &any, None).await?;
+            self.list::<DeploymentKind>(client, &key.namespace, &any, None).await?;
+            self.list::<ReplicaSetKind>(client, &key.namespace, &any, None).await?;
+            self.list::<PodKind>(client, &key.namespace, &any, None).await?;
+            self.list::<RunKind>(client, &key.namespace, &any, None).await?;
             Ok(())
         };
         tokio::time::timeout(DEADLINE, read).await.map_err(|_| LiveError::Slow)?
     }
 
-    /// Reads a single Deployment live, for a gate that names one which the narrowed watch does not show.
-    pub async fn read_deployment(&self, client: &Client, key: &Key) -> Result<(), LiveError> {
-        let api: Api<Object<DeploymentKind>> = Api::namespaced(client.clone(), &key.namespace);
-        match tokio::time::timeout(DEADLINE, api.get_opt(&key.name)).await.map_err(|_| LiveError::Slow)?? {
-            Some(deployment) => self.learn(&deployment, None),
-            None => {
-                let uid = self.with(|cache| cache.deployments.get(key).map(|d| d.uid.clone()));
-                if let Some(uid) = uid {
-                    self.forget::<DeploymentKind>(key, &uid, None);
+    /// Reads Deployments live that a gate names and a narrowed watch may not show.
+    pub async fn read_foreign(&self, client: &Client, keys: &[Key]) -> Result<(), LiveError> {
+        for key in keys {
+            let deployment = self.get_deployment(client, key).await?;
+            self.with_mut(|cache| match deployment {
+                Some(object) => {
+                    cache.foreign.insert(key.clone(), Arc::new(facts::deployment::deployment(&object.json)));
                 }
-            }
+                None => {
+                    cache.foreign.remove(key);
+                }
+            });
         }
         Ok(())
     }
 
+    async fn get_deployment(&self, client: &Client, key: &Key) -> Result<Option<Object<DeploymentKind>>, LiveError> {
+        let api: Api<Object<DeploymentKind>> = Api::namespaced(client.clone(), &key.namespace);
+        Ok(tokio::time::timeout(DEADLINE, api.get_opt(&key.name)).await.map_err(|_| LiveError::Slow)??)
+    }
+
     async fn read_in_order(&self, client: &Client, key: &Key) -> Result<(), LiveError> {
-        self.read_deployment(client, key).await?;
+        match self.get_deployment(client, key).await? {
+            Some(deployment) => self.learn(&deployment, Some(&Item::Deployment(key.clone()))),
+            None => {
+                let uid = self.with(|cache| cache.deployments.get(key).map(|d| d.uid.clone()));
+                if let Some(uid) = uid {
+                    let gone = Version { uid: uid.into(), resource_version: "".into() };
+                    self.forget::<DeploymentKind>(key, &gone, None);
+                }
+            }
+        }
         let Some(deployment) = self.with(|cache| cache.deployments.get(key).cloned()) else { return Ok(()) };
+        let item = Item::Deployment(key.clone());
+        let by = Some(&item);
         // Expressions of the selector only narrow this down further, and owners are told by UID anyway.
         let labels: Vec<String> = deployment.match_labels.iter().map(|(k, v)| format!("{k}={v}")).collect();
-        let selected = if labels.is_empty() { ListParams::default() } else { ListParams::default().labels(&labels.join(",")) };
+        let selected =
+            if labels.is_empty() { ListParams::default() } else { ListParams::default().labels(&labels.join(",")) };
 
-        let (seen, version) = self.list::<ReplicaSetKind>(client, &key.namespace, &selected).await?;
+        let (seen, version) = self.list::<ReplicaSetKind>(client, &key.namespace, &selected, by).await?;
         self.drop_unlisted::<ReplicaSetKind>(&seen, &version, |cache| {
             cache.replica_sets.by(&deployment.uid).map(|(key, _)| key.clone()).collect()
         });
-        let (seen, version) = self.list::<PodKind>(client, &key.namespace, &selected).await?;
+        let (seen, version) = self.list::<PodKind>(client, &key.namespace, &selected, by).await?;
         self.drop_unlisted::<PodKind>(&seen, &version, |cache| {
             let sets = cache.replica_sets.by(&deployment.uid).map(|(_, r)| r.fact.uid.clone());
             sets.flat_map(|uid| cache.pods.by(&uid).map(|(key, _)| key.clone()).collect::<Vec<_>>()).collect()
         });
         // A label is only a help to find runs: what the list does not show is not gone.
         let runs = format!("{}={}", super::DEPLOYMENT_LABEL, super::label_value(&key.name));
-        self.list::<RunKind>(client, &key.namespace, &ListParams::default().labels(&runs)).await?;
+        self.list::<RunKind>(client, &key.namespace, &ListParams::default().labels(&runs), by).await?;
         Ok(())
     }
 
@@ -92,6 +111,7 @@ impl Observe {
         client: &Client,
         namespace: &str,
         params: &ListParams,
+        by: Option<&Item>,
     ) -> Result<(BTreeSet<Key>, String), LiveError> {
         let api: Api<Object<K>> = Api::namespaced(client.clone(), namespace);
         let mut seen = BTreeSet::new();
@@ -100,7 +120,7 @@ impl Observe {
             let page = api.list(&params).await?;
             for object in &page.items {
                 seen.extend(identity(&object.json).map(|(key, _)| key));
-                self.take(object, Source::Call, None);
+                self.take(object, Source::Call, by);
             }
             let version = page.metadata.resource_version.unwrap_or_default();
             match page.metadata.continue_.filter(|token| !token.is_empty()) {

@@ -22,16 +22,17 @@ use std::{
 
 use interlock_core::{
     time::Time,
-    world::{Deployment, Policy, Run, World},
+    world::{Deployment, Run, World},
 };
 
+pub use self::watched::Watched;
+use self::{cache::Cache, object::Object, table::Source};
 pub use self::{
-    cache::Item,
+    cache::{Item, StoredPolicy},
     live::LiveError,
-    table::Key,
+    table::{Key, Version},
     watch::{Scope, WatchEnded, client},
 };
-use self::{cache::Cache, object::Object, table::Source, watched::Watched};
 
 /// Label of a HookRun with the name of its Deployment, where it fits.
 pub const DEPLOYMENT_LABEL: &str = "interlock.dev/deployment";
@@ -67,16 +68,16 @@ impl Observe {
     }
 
     /// A look at one Deployment without any watch, for commands.
-    pub async fn once(client: &kube::Client, namespace: &str, name: &str, now: Time) -> Result<Option<World>, LiveError> {
+    pub async fn once(
+        client: &kube::Client,
+        namespace: &str,
+        name: &str,
+        now: Time,
+    ) -> Result<Option<World>, LiveError> {
         let observe = Self::new(|_| ());
         let key = Key::new(namespace, name);
         observe.read_once(client, &key).await?;
         Ok(observe.assemble(&key, now, true))
-    }
-
-    /// Names among the possible predecessors of a Deployment that the cache does not know.
-    pub fn missing_components(&self, world: &World) -> Vec<String> {
-        world.components.iter().filter(|(_, c)| c.is_none()).map(|(name, _)| name.clone()).collect()
     }
 
     /// Have first complete lists of all kinds arrived?
@@ -89,19 +90,32 @@ impl Observe {
         self.with(|cache| cache.everything())
     }
 
-    /// A HookPolicy.
-    pub fn policy(&self, key: &Key) -> Option<Arc<Policy>> {
+    /// A HookPolicy and its status.
+    pub fn policy(&self, key: &Key) -> Option<Arc<StoredPolicy>> {
         self.with(|cache| cache.policies.get(key).cloned())
     }
 
     /// The HookPolicies of a namespace.
-    pub fn policies(&self, namespace: &str) -> Vec<Arc<Policy>> {
+    pub fn policies(&self, namespace: &str) -> Vec<Arc<StoredPolicy>> {
         self.with(|cache| cache.policies.of_namespace(namespace).map(|(_, p)| Arc::clone(p)).collect())
+    }
+
+    /// `metadata.generation` of a Deployment.
+    pub fn generation(&self, key: &Key) -> Option<i64> {
+        self.with(|cache| cache.deployments.get(key).map(|d| d.generation))
     }
 
     /// The Deployments of a namespace.
     pub fn deployments(&self, namespace: &str) -> Vec<Arc<Deployment>> {
         self.with(|cache| cache.deployments.of_namespace(namespace).map(|(_, d)| Arc::clone(d)).collect())
+    }
+
+    /// How many runs have not ended, and how many of them stand still.
+    pub fn count_runs(&self) -> (i64, i64) {
+        self.with(|cache| {
+            let open = cache.runs.iter().filter(|(_, run)| run.status.ended.is_none());
+            open.fold((0, 0), |(open, stalled), (_, run)| (open + 1, stalled + i64::from(run.status.stall.is_some())))
+        })
     }
 
     /// The HookRuns of a namespace.
@@ -114,9 +128,9 @@ impl Observe {
         self.take(object, Source::Call, by);
     }
 
-    /// An object that we have deleted.
-    pub fn forget<K: Watched>(&self, key: &Key, uid: &str, by: Option<&Item>) {
-        let items = self.with_mut(|cache| K::delete(cache, key, uid));
+    /// An object that is gone.
+    pub fn forget<K: Watched>(&self, key: &Key, gone: &Version, by: Option<&Item>) {
+        let items = self.with_mut(|cache| K::delete(cache, key, gone));
         self.tell(items, by);
     }
 
@@ -150,7 +164,7 @@ impl Observe {
         let items: Vec<Item> = self.with_mut(|cache| {
             let candidates = candidates(cache);
             let gone = K::unlisted(cache, &candidates, seen, version);
-            gone.iter().flat_map(|(key, uid)| K::delete(cache, key, uid)).collect()
+            gone.iter().flat_map(|(key, gone)| K::delete(cache, key, gone)).collect()
         });
         self.tell(items, None);
     }

@@ -70,9 +70,8 @@ pub struct Object<K> {
 impl<K: Kind> Object<K> {
     /// Wraps a JSON object as it is.
     pub fn new(json: Value) -> Self {
-        let field = |name: &str| {
-            json.get("metadata").map(|m| text(m, name)).filter(|t| !t.is_empty()).map(ToOwned::to_owned)
-        };
+        let field =
+            |name: &str| json.get("metadata").map(|m| text(m, name)).filter(|t| !t.is_empty()).map(ToOwned::to_owned);
         let meta = ObjectMeta {
             name: field("name"),
             namespace: field("namespace"),

@@ -2,7 +2,7 @@
 //! well under one KiB each, where the planner's own type, with its maps, needs several.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashSet},
+    collections::{BTreeMap, HashSet},
     hash::Hash,
     sync::Arc,
 };
@@ -85,7 +85,6 @@ struct Spec {
     image: String,
     resources: Resources,
     status_resources: Option<Resources>,
-    reads: BTreeSet<String>,
 }
 
 #[derive(Debug)]
@@ -226,8 +225,8 @@ impl Packed {
 }
 
 fn pack_container(container: Container, pools: &mut Pools) -> PackedContainer {
-    let Container { name, init, index, image, resources, status_resources, reads, status } = container;
-    let spec = Spec { name, init, index, image, resources, status_resources, reads };
+    let Container { name, init, index, image, resources, status_resources, status } = container;
+    let spec = Spec { name, init, index, image, resources, status_resources };
     let status = status.map(|s| {
         let ContainerStatus { id, image, image_id, ready, restarts, state, last } = s;
         Box::new(Status {
@@ -257,7 +256,6 @@ fn unpack_container(packed: &PackedContainer) -> Container {
         image: spec.image.clone(),
         resources: spec.resources.clone(),
         status_resources: spec.status_resources.clone(),
-        reads: spec.reads.clone(),
         status: status.as_ref().map(|s| ContainerStatus {
             id: s.id.to_string(),
             image: s.image.to_string(),

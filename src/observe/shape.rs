@@ -24,7 +24,7 @@ pub enum Shape {
 }
 
 /// `metadata` of every kind.
-pub const METADATA: Shape = Shape::Fields(&[
+const METADATA: Shape = Shape::Fields(&[
     ("name", Shape::All),
     ("namespace", Shape::All),
     ("uid", Shape::All),
@@ -46,20 +46,13 @@ pub const METADATA: Shape = Shape::Fields(&[
 ]);
 
 /// A custom resource, or a workload whose template must be kept whole.
-pub const WHOLE: Shape = Shape::Fields(&[("metadata", METADATA), ("spec", Shape::All), ("status", Shape::All)]);
+pub(super) const WHOLE: Shape = Shape::Fields(&[("metadata", METADATA), ("spec", Shape::All), ("status", Shape::All)]);
 
 const CONTAINERS: Shape = Shape::Each(&Shape::Fields(&[
     ("name", Shape::All),
     ("image", Shape::All),
     ("resources", Shape::All),
     ("restartPolicy", Shape::All),
-    (
-        "env",
-        Shape::Each(&Shape::Fields(&[(
-            "valueFrom",
-            Shape::Fields(&[("fieldRef", Shape::Fields(&[("fieldPath", Shape::All)]))]),
-        )])),
-    ),
 ]));
 
 const STATUSES: Shape = Shape::Each(&Shape::Fields(&[
@@ -75,12 +68,9 @@ const STATUSES: Shape = Shape::Each(&Shape::Fields(&[
 ]));
 
 /// A pod.
-pub const POD: Shape = Shape::Fields(&[
+pub(super) const POD: Shape = Shape::Fields(&[
     ("metadata", METADATA),
-    (
-        "spec",
-        Shape::Fields(&[("nodeName", Shape::All), ("containers", CONTAINERS), ("initContainers", CONTAINERS)]),
-    ),
+    ("spec", Shape::Fields(&[("nodeName", Shape::All), ("containers", CONTAINERS), ("initContainers", CONTAINERS)])),
     (
         "status",
         Shape::Fields(&[
@@ -179,14 +169,14 @@ mod tests {
     fn only_what_is_named_is_kept() {
         let pod = json!({
             "metadata": {"name": "a", "managedFields": [{"x": 1}]},
-            "spec": {"containers": [{"name": "c", "image": "i", "command": ["x"], "env": [{"name": "A", "value": "1"}]}], "volumes": []},
+            "spec": {"containers": [{"name": "c", "image": "i", "command": ["x"], "env": []}], "volumes": []},
             "status": {"podIP": "10.0.0.1", "phase": "Running"},
         });
         assert_eq!(
             read(&pod.to_string()),
             json!({
                 "metadata": {"name": "a"},
-                "spec": {"containers": [{"name": "c", "image": "i", "env": [{}]}]},
+                "spec": {"containers": [{"name": "c", "image": "i"}]},
                 "status": {"phase": "Running"},
             })
         );
@@ -195,7 +185,9 @@ mod tests {
     #[test]
     fn other_types_count_as_absent() {
         for odd in ["1", "-1", "1.5", "true", "null", "\"x\"", "[[]]", "{\"a\": {}}"] {
-            let text = format!(r#"{{"metadata": {odd}, "spec": {{"containers": {odd}, "initContainers": [{odd}]}}, "status": {odd}}}"#);
+            let text = format!(
+                r#"{{"metadata": {odd}, "spec": {{"containers": {odd}, "initContainers": [{odd}]}}, "status": {odd}}}"#
+            );
             let value = read(&text);
             assert!(value.pointer("/metadata/name").is_none(), "{odd}");
         }

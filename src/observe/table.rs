@@ -1,7 +1,7 @@
 //! One kind of object in memory, with the rule that an older view never replaces a newer one.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     fmt,
     sync::Arc,
     time::Duration,
@@ -77,7 +77,8 @@ pub struct Table<T> {
     index: fn(&T) -> &str,
     by: HashMap<Box<str>, BTreeSet<Key>>,
     tombstones: VecDeque<(Instant, Box<str>)>,
-    dead: HashSet<Box<str>>,
+    /// UIDs of objects that are gone, and up to which version.
+    dead: HashMap<Box<str>, u64>,
     epoch: u64,
     synced: bool,
 }
@@ -90,7 +91,7 @@ impl<T> Table<T> {
             index,
             by: HashMap::new(),
             tombstones: VecDeque::new(),
-            dead: HashSet::new(),
+            dead: HashMap::new(),
             epoch: 0,
             synced: false,
         }
@@ -133,7 +134,11 @@ impl<T> Table<T> {
 
     /// Takes a view of an object, unless what is there is newer. Returns whether it was taken.
     pub fn put(&mut self, key: Key, version: Version, fact: Option<T>, source: Source) -> bool {
-        if self.buried(&version.uid) {
+        if self
+            .dead
+            .get(&version.uid)
+            .is_some_and(|up_to| number(&version.resource_version).is_none_or(|n| n <= *up_to))
+        {
             return false;
         }
         if let Some(entry) = self.entries.get_mut(&key) {
@@ -159,17 +164,19 @@ impl<T> Table<T> {
         if let Some(old) = old
             && old.version.uid != version.uid
         {
-            self.bury(old.version.uid);
+            self.bury(old.version, None);
         }
         true
     }
 
     /// The object with this UID is gone; one of the same name with another UID is not. Returns its last fact.
-    pub fn delete(&mut self, key: &Key, uid: &str) -> Option<T> {
-        self.bury(uid.into());
-        if self.entries.get(key).is_none_or(|e| &*e.version.uid != uid) {
-            return None;
-        }
+    ///
+    /// `version` is what the deletion itself carries, or empty. A later version of the same object is taken again: an
+    /// object that no longer matches the selector of a watch is reported as deleted too.
+    pub fn delete(&mut self, key: &Key, gone: &Version) -> Option<T> {
+        let known = self.entries.get(key).filter(|e| e.version.uid == gone.uid).map(|e| e.version.clone());
+        self.bury(gone.clone(), known.as_ref());
+        known?;
         self.unindex(key);
         self.entries.remove(key)?.fact
     }
@@ -180,19 +187,19 @@ impl<T> Table<T> {
     }
 
     /// It has ended: what it did not contain, and nobody has put since, is gone. Returns that, to be deleted.
-    pub fn finish(&mut self) -> Vec<(Key, Box<str>)> {
+    pub fn finish(&mut self) -> Vec<(Key, Version)> {
         self.synced = true;
         let stale = self.entries.iter().filter(|(_, e)| e.epoch < self.epoch);
-        stale.map(|(key, e)| (key.clone(), e.version.uid.clone())).collect()
+        stale.map(|(key, e)| (key.clone(), e.version.clone())).collect()
     }
 
     /// Which of the `candidates` a live list as of `resource_version` should have contained, and did not: they are
     /// gone. What is newer than the list is not.
-    pub fn unlisted(&self, candidates: &[Key], seen: &BTreeSet<Key>, resource_version: &str) -> Vec<(Key, Box<str>)> {
+    pub fn unlisted(&self, candidates: &[Key], seen: &BTreeSet<Key>, resource_version: &str) -> Vec<(Key, Version)> {
         let Some(listed) = number(resource_version) else { return Vec::new() };
         let missing = candidates.iter().filter(|key| !seen.contains(key)).filter_map(|key| {
             let version = &self.entries.get(key)?.version;
-            (number(&version.resource_version)? <= listed).then(|| (key.clone(), version.uid.clone()))
+            (number(&version.resource_version)? <= listed).then(|| (key.clone(), version.clone()))
         });
         missing.collect()
     }
@@ -207,7 +214,7 @@ impl<T> Table<T> {
         }
     }
 
-    fn bury(&mut self, uid: Box<str>) {
+    fn bury(&mut self, gone: Version, known: Option<&Version>) {
         let now = Instant::now();
         while let Some((at, _)) = self.tombstones.front()
             && now.duration_since(*at) > TOMBSTONE
@@ -215,13 +222,11 @@ impl<T> Table<T> {
         {
             self.dead.remove(&uid);
         }
-        if self.dead.insert(uid.clone()) {
-            self.tombstones.push_back((now, uid));
+        let versions = [number(&gone.resource_version), known.and_then(|k| number(&k.resource_version))];
+        let up_to = versions.into_iter().flatten().max().unwrap_or(u64::MAX);
+        if self.dead.insert(gone.uid.clone(), up_to).is_none() {
+            self.tombstones.push_back((now, gone.uid));
         }
-    }
-
-    fn buried(&self, uid: &str) -> bool {
-        self.dead.contains(uid)
     }
 }
 
@@ -262,14 +267,23 @@ mod tests {
     async fn a_deletion_means_one_uid() {
         let (mut t, key) = (table(), Key::new("ns", "a"));
         t.put(key.clone(), version("new", "10"), Some("x"), Source::Call);
-        assert_eq!(t.delete(&key, "old"), None);
+        assert_eq!(t.delete(&key, &version("old", "11")), None);
         assert_eq!(t.get(&key), Some(&"x"));
-        assert_eq!(t.delete(&key, "new"), Some("x"));
+        assert_eq!(t.delete(&key, &version("new", "12")), Some("x"));
         assert!(!t.put(key.clone(), version("new", "11"), Some("late answer"), Source::Call));
         assert_eq!(t.get(&key), None);
         tokio::time::advance(TOMBSTONE * 2).await;
-        t.delete(&key, "other");
+        t.delete(&key, &version("other", ""));
         assert_eq!(t.tombstones.len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_left_the_selection_can_come_back() {
+        let (mut t, key) = (table(), Key::new("ns", "a"));
+        t.put(key.clone(), version("u", "10"), Some("x"), Source::Watch);
+        t.delete(&key, &version("u", "11"));
+        assert!(t.put(key.clone(), version("u", "12"), Some("y"), Source::Watch));
+        assert_eq!(t.get(&key), Some(&"y"));
     }
 
     #[tokio::test(start_paused = true)]
@@ -277,7 +291,7 @@ mod tests {
         let (mut t, key) = (table(), Key::new("ns", "a"));
         t.put(key.clone(), version("first", "10"), Some("1"), Source::Watch);
         assert!(t.put(key.clone(), version("second", "20"), Some("2"), Source::Watch));
-        assert!(!t.put(key.clone(), version("first", "21"), Some("3"), Source::Call));
+        assert!(!t.put(key.clone(), version("first", "9"), Some("3"), Source::Call));
         assert_eq!(t.get(&key), Some(&"2"));
     }
 
@@ -290,7 +304,7 @@ mod tests {
         t.begin();
         t.put(a.clone(), version("a", "1"), Some("a"), Source::Watch);
         t.put(c.clone(), version("c", "9"), Some("c"), Source::Call);
-        assert_eq!(t.finish(), [(b, "b".into())]);
+        assert_eq!(t.finish(), [(b, version("b", "2"))]);
         assert!(t.get(&a).is_some() && t.get(&c).is_some() && t.synced());
         assert_eq!(t.of_namespace("ns").count(), 3);
         assert_eq!(t.of_namespace("n").count(), 0);
@@ -302,7 +316,7 @@ mod tests {
         let [a, b] = ["a", "b"].map(|n| Key::new("ns", n));
         t.put(a.clone(), version("a", "5"), Some("a"), Source::Watch);
         t.put(b.clone(), version("b", "9"), Some("b"), Source::Call);
-        assert_eq!(t.unlisted(&[a.clone(), b.clone()], &BTreeSet::new(), "7"), [(a.clone(), "a".into())]);
+        assert_eq!(t.unlisted(&[a.clone(), b.clone()], &BTreeSet::new(), "7"), [(a.clone(), version("a", "5"))]);
         assert_eq!(t.unlisted(&[a.clone(), b], &BTreeSet::from([a]), "8"), []);
     }
 }

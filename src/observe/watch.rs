@@ -19,6 +19,7 @@ use super::{
     table::Source,
     watched::Watched,
 };
+use crate::publish::metrics::Metrics;
 
 /// After so many seconds the API server ends a watch and we begin a new one; five seconds later we do so ourselves.
 /// A connection that silently lost its other end is therefore noticed within a minute.
@@ -65,24 +66,38 @@ pub fn client(mut config: Config) -> Result<Client, kube::Error> {
 
 impl Observe {
     /// Watches until one of the watches ends, which is an error.
-    pub async fn watch(self: Arc<Self>, client: Client, scope: Scope) -> WatchEnded {
-        let mut narrowed = watcher::Config::default();
+    pub async fn watch(self: Arc<Self>, client: Client, scope: Scope, metrics: Metrics) -> WatchEnded {
+        let all = watcher::Config::default;
+        let mut narrowed = all();
         narrowed.field_selector.clone_from(&scope.field_selector);
         narrowed.label_selector.clone_from(&scope.label_selector);
         let mut watches = JoinSet::new();
-        watches.spawn(Arc::clone(&self).watch_kind::<PolicyKind>(scope.api(client.clone()), watcher::Config::default()));
-        watches.spawn(Arc::clone(&self).watch_kind::<RunKind>(scope.api(client.clone()), watcher::Config::default()));
-        watches.spawn(Arc::clone(&self).watch_kind::<BudgetKind>(scope.api(client.clone()), watcher::Config::default()));
-        watches.spawn(Arc::clone(&self).watch_kind::<DeploymentKind>(scope.api(client.clone()), narrowed));
-        watches.spawn(Arc::clone(&self).watch_kind::<ReplicaSetKind>(scope.api(client.clone()), watcher::Config::default()));
-        watches.spawn(Arc::clone(&self).watch_kind::<PodKind>(scope.api(client), watcher::Config::default()));
+        watches.spawn(Arc::clone(&self).watch_kind::<PolicyKind>(scope.api(client.clone()), all(), metrics.clone()));
+        watches.spawn(Arc::clone(&self).watch_kind::<RunKind>(scope.api(client.clone()), all(), metrics.clone()));
+        watches.spawn(Arc::clone(&self).watch_kind::<BudgetKind>(scope.api(client.clone()), all(), metrics.clone()));
+        watches.spawn(Arc::clone(&self).watch_kind::<DeploymentKind>(
+            scope.api(client.clone()),
+            narrowed,
+            metrics.clone(),
+        ));
+        watches.spawn(Arc::clone(&self).watch_kind::<ReplicaSetKind>(
+            scope.api(client.clone()),
+            all(),
+            metrics.clone(),
+        ));
+        watches.spawn(Arc::clone(&self).watch_kind::<PodKind>(scope.api(client), all(), metrics.clone()));
         match watches.join_next().await {
             Some(Ok(ended)) => ended,
             Some(Err(_)) | None => WatchEnded("objects"),
         }
     }
 
-    async fn watch_kind<K: Watched>(self: Arc<Self>, api: Api<Object<K>>, config: watcher::Config) -> WatchEnded {
+    async fn watch_kind<K: Watched>(
+        self: Arc<Self>,
+        api: Api<Object<K>>,
+        config: watcher::Config,
+        metrics: Metrics,
+    ) -> WatchEnded {
         let config = config.streaming_lists().timeout(WATCH_SECONDS);
         let stream = watcher(api, config).default_backoff();
         pin_mut!(stream);
@@ -98,6 +113,7 @@ impl Observe {
                 }
                 Err(error) => {
                     failures += 1;
+                    metrics.watch_restarted(K::KIND);
                     // Each power of two: what lasts is seen, and does not flood the log.
                     if failures.is_power_of_two() {
                         tracing::warn!(kind = K::KIND, failures, error = %explain::<K>(&error), "watch failed; trying again");
@@ -113,7 +129,7 @@ impl Observe {
             Event::Apply(object) | Event::InitApply(object) => self.take(&object, Source::Watch, None),
             Event::Delete(object) => {
                 if let Some((key, version)) = identity(&object.json) {
-                    self.forget::<K>(&key, &version.uid, None);
+                    self.forget::<K>(&key, &version, None);
                 }
             }
             Event::Init => self.with_mut(K::begin),

@@ -7,21 +7,21 @@ use serde_json::Value;
 use super::{
     cache::{Cache, Item},
     object::{BudgetKind, DeploymentKind, Kind, PodKind, PolicyKind, ReplicaSetKind, RunKind},
-    table::{Key, Source},
+    table::{Key, Source, Version},
 };
 
 /// A kind that the cache keeps.
 pub trait Watched: Kind {
     /// Takes a view of an object. Returns what has to be looked at again.
     fn put(cache: &mut Cache, object: &Value, source: Source) -> Vec<Item>;
-    /// The object with this UID is gone.
-    fn delete(cache: &mut Cache, key: &Key, uid: &str) -> Vec<Item>;
+    /// The object is gone.
+    fn delete(cache: &mut Cache, key: &Key, gone: &Version) -> Vec<Item>;
     /// A complete list begins.
     fn begin(cache: &mut Cache);
     /// It has ended.
     fn finish(cache: &mut Cache) -> Vec<Item>;
     /// Which of these objects a live list up to `version` should have contained and did not.
-    fn unlisted(cache: &Cache, candidates: &[Key], seen: &BTreeSet<Key>, version: &str) -> Vec<(Key, Box<str>)>;
+    fn unlisted(cache: &Cache, candidates: &[Key], seen: &BTreeSet<Key>, version: &str) -> Vec<(Key, Version)>;
 }
 
 macro_rules! watched {
@@ -30,17 +30,17 @@ macro_rules! watched {
             fn put(cache: &mut Cache, object: &Value, source: Source) -> Vec<Item> {
                 cache.$put(object, source)
             }
-            fn delete(cache: &mut Cache, key: &Key, uid: &str) -> Vec<Item> {
-                cache.$delete(key, uid)
+            fn delete(cache: &mut Cache, key: &Key, gone: &Version) -> Vec<Item> {
+                cache.$delete(key, gone)
             }
             fn begin(cache: &mut Cache) {
                 cache.$table.begin();
             }
             fn finish(cache: &mut Cache) -> Vec<Item> {
-                let gone = cache.$table.finish();
-                gone.iter().flat_map(|(key, uid)| cache.$delete(key, uid)).collect()
+                let stale = cache.$table.finish();
+                stale.iter().flat_map(|(key, gone)| cache.$delete(key, gone)).collect()
             }
-            fn unlisted(cache: &Cache, candidates: &[Key], seen: &BTreeSet<Key>, version: &str) -> Vec<(Key, Box<str>)> {
+            fn unlisted(cache: &Cache, candidates: &[Key], seen: &BTreeSet<Key>, version: &str) -> Vec<(Key, Version)> {
                 cache.$table.unlisted(candidates, seen, version)
             }
         }

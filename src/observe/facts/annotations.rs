@@ -47,7 +47,10 @@ fn check(hook: &Hook) -> Result<(), String> {
     let Hook { name, phase: _, http, wait, timeout_seconds, retries, backoff_seconds, failure: _ } = hook;
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     if name.is_empty() || name.len() > 63 || !name.chars().all(plain) || name.starts_with('-') || name.ends_with('-') {
-        return Err(format!("hook name {:?} must be 1 to 63 of a-z, 0-9 and -, not at the ends", cut(name.clone(), 63)));
+        return Err(format!(
+            "hook name {:?} must be 1 to 63 of a-z, 0-9 and -, not at the ends",
+            cut(name.clone(), 63)
+        ));
     }
     if http.is_some() == wait.is_some() {
         return Err(format!("hook {name:?}: exactly one of http and wait must be given"));
@@ -100,7 +103,18 @@ mod tests {
         let long = format!("- {{name: {}, phase: PreUpdate, wait: {{seconds: 1}}}}", "a".repeat(250_000));
         let alias = "- &a [x, x]\n- &b [*a, *a]\n- &c [*b, *b]\n";
         for odd in [
-            "\0", "a", "{}", "- 1", "- {}", "- {name: 1}", "- {name: a, phase: PreUpdate}", "null", "- null", &deep, &long, alias,
+            "\0",
+            "a",
+            "{}",
+            "- 1",
+            "- {}",
+            "- {name: 1}",
+            "- {name: a, phase: PreUpdate}",
+            "null",
+            "- null",
+            &deep,
+            &long,
+            alias,
             "- {name: a, phase: PreUpdate, wait: {seconds: 99999999999999999999}}",
             "- {name: a, phase: PreUpdate, wait: {seconds: -1}}",
             "- {name: a, phase: PreUpdate, http: {url: 'ftp://x'}}",

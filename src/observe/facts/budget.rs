@@ -84,7 +84,11 @@ fn selector(value: &Value) -> Option<Selector> {
         Some((text(e, "key").to_owned(), test))
     });
     value.is_object().then_some(())?;
-    Some(Selector { labels: strings(value, "matchLabels"), expressions: expressions.collect::<Option<_>>()?, nothing: false })
+    Some(Selector {
+        labels: strings(value, "matchLabels"),
+        expressions: expressions.collect::<Option<_>>()?,
+        nothing: false,
+    })
 }
 
 #[cfg(test)]

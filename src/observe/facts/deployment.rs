@@ -94,7 +94,8 @@ mod tests {
 
     #[test]
     fn odd_content_counts_as_absent() {
-        for odd in [json!(null), json!([]), json!("x\0"), json!(-1), json!({"metadata": 1, "spec": [], "status": "x"})] {
+        for odd in [json!(null), json!([]), json!("x\0"), json!(-1), json!({"metadata": 1, "spec": [], "status": "x"})]
+        {
             let read = deployment(&odd);
             assert_eq!(read.replicas, 1);
         }

@@ -1,14 +1,14 @@
 //! Pods.
 
-use std::collections::BTreeSet;
-
 use interlock_core::{
     api::names,
     world::{Container, ContainerState, ContainerStatus, Pod, Resize, Resources, Terminated},
 };
 use serde_json::Value;
 
-use super::json::{annotations, condition, condition_true, controller, field, int_or_zero, list, strings, text, time, yes};
+use super::json::{
+    annotations, condition, condition_true, controller, field, int_or_zero, list, strings, text, time, yes,
+};
 
 /// The facts of a pod. `None`: it has finished or is being deleted, and counts no longer.
 pub fn pod(object: &Value) -> Option<Pod> {
@@ -56,7 +56,6 @@ fn containers(spec: &Value, statuses: &[&Value]) -> Vec<Container> {
                 image: text(c, "image").to_owned(),
                 resources: resources(field(c, "resources")),
                 status_resources: reported.map(|s| field(s, "resources")).filter(|r| r.is_object()).map(resources),
-                reads: reads(c),
                 status: reported.map(|s| container_status(s)),
             }
         }
@@ -73,11 +72,6 @@ fn resources(value: &Value) -> Resources {
         quantities
     };
     Resources { requests: part("requests"), limits: part("limits") }
-}
-
-fn reads(container: &Value) -> BTreeSet<String> {
-    let paths = list(container, "env").iter().map(|e| text(field(field(e, "valueFrom"), "fieldRef"), "fieldPath"));
-    paths.filter(|p| p.starts_with("metadata.")).map(ToOwned::to_owned).collect()
 }
 
 fn container_status(status: &Value) -> ContainerStatus {
@@ -138,8 +132,7 @@ mod tests {
             "spec": {
                 "nodeName": "n",
                 "initContainers": [{"name": "setup", "image": "s"}, {"name": "side", "image": "x", "restartPolicy": "Always"}],
-                "containers": [{"name": "web", "image": "web:2", "resources": {"requests": {"cpu": "1", "ephemeral-storage": "1Gi"}},
-                    "env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['x']"}}}, {"name": "B", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]}],
+                "containers": [{"name": "web", "image": "web:2", "resources": {"requests": {"cpu": "1", "ephemeral-storage": "1Gi"}}}],
             },
             "status": {
                 "phase": "Running", "observedGeneration": 4,
@@ -161,7 +154,6 @@ mod tests {
         let [web, side] = &read.containers[..] else { panic!("{:?}", read.containers) };
         assert_eq!((web.name.as_str(), web.init, web.index), ("web", false, 0));
         assert_eq!(web.resources.requests.keys().collect::<Vec<_>>(), ["cpu"]);
-        assert_eq!(web.reads.iter().collect::<Vec<_>>(), ["metadata.labels['x']"]);
         assert_eq!(web.status.as_ref().unwrap().last.as_ref().unwrap().exit_code, 137);
         assert_eq!((side.name.as_str(), side.init, side.index), ("side", true, 1));
     }
@@ -169,7 +161,11 @@ mod tests {
     /// regressions.md 29: terminating or finished pods counted as current.
     #[test]
     fn finished_and_terminating_pods_do_not_count() {
-        for (path, value) in [("status", json!({"phase": "Failed"})), ("status", json!({"phase": "Succeeded"})), ("metadata", json!({"deletionTimestamp": "2026-01-01T00:00:00Z"}))] {
+        for (path, value) in [
+            ("status", json!({"phase": "Failed"})),
+            ("status", json!({"phase": "Succeeded"})),
+            ("metadata", json!({"deletionTimestamp": "2026-01-01T00:00:00Z"})),
+        ] {
             let mut object = sample();
             object[path] = value;
             assert_eq!(pod(&object), None);
@@ -184,9 +180,21 @@ mod tests {
                 object[path] = odd.clone();
                 let _ = pod(&object);
             }
-            for path in ["/spec/containers", "/spec/containers/0", "/spec/containers/0/name", "/spec/containers/0/env", "/spec/containers/0/resources/requests",
-                "/status/containerStatuses", "/status/containerStatuses/0", "/status/containerStatuses/0/state", "/status/containerStatuses/0/state/running/startedAt",
-                "/status/containerStatuses/0/lastState/terminated", "/status/conditions", "/metadata/ownerReferences", "/metadata/annotations", "/metadata/generation"] {
+            for path in [
+                "/spec/containers",
+                "/spec/containers/0",
+                "/spec/containers/0/name",
+                "/spec/containers/0/resources/requests",
+                "/status/containerStatuses",
+                "/status/containerStatuses/0",
+                "/status/containerStatuses/0/state",
+                "/status/containerStatuses/0/state/running/startedAt",
+                "/status/containerStatuses/0/lastState/terminated",
+                "/status/conditions",
+                "/metadata/ownerReferences",
+                "/metadata/annotations",
+                "/metadata/generation",
+            ] {
                 let mut object = sample();
                 *object.pointer_mut(path).unwrap() = odd.clone();
                 assert!(pod(&object).is_some());

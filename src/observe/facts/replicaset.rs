@@ -52,7 +52,9 @@ mod tests {
 
     #[test]
     fn odd_content_counts_as_absent() {
-        for odd in [json!(null), json!([1]), json!({"metadata": [], "spec": {"template": 7, "replicas": "3"}, "status": 1})] {
+        for odd in
+            [json!(null), json!([1]), json!({"metadata": [], "spec": {"template": 7, "replicas": "3"}, "status": 1})]
+        {
             assert_eq!(replica_set(&odd).replicas, 1);
         }
     }

@@ -5,15 +5,13 @@ use interlock_core::{
         condition::{self, Status},
         run::{HookRunSpec, HookRunStatus, Outcome},
     },
+    plan::SLOT_REASONS,
     world::{Run, RunState},
 };
 use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::json::{field, int_or_zero, text, time};
-
-/// Reasons of condition `Updated` (status False) under which a run holds an update slot of its policy.
-pub const SLOT_REASONS: [&str; 2] = ["Updating", "Committing"];
 
 /// The facts of a HookRun, or why its spec cannot be read. A status that cannot be read counts as absent: it is
 /// computed anew.
