@@ -222,9 +222,11 @@ fn embedded(address: Ipv6Addr) -> Option<Ipv4Addr> {
     let s = address.segments();
     let v4 = |high: u16, low: u16| Ipv4Addr::from((u32::from(high) << 16) | u32::from(low));
     match s {
-        [0, 0, 0, 0, 0, 0xffff, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] => Some(v4(high, low)),
-        [0, 0, 0, 0, 0, 0, high, low] if high != 0 => Some(v4(high, low)),
-        [0x2002, high, low, ..] => Some(v4(high, low)),
+        // `::` and `::1` are no IPv4 addresses.
+        [0, 0, 0, 0, 0, 0, 0, _] => None,
+        [0, 0, 0, 0, 0, 0 | 0xffff, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => {
+            Some(v4(high, low))
+        }
         _ => None,
     }
 }

@@ -1,3 +1,17 @@
-//! The `interlock` binary.
+//! The controller and its installation.
 
-fn main() {}
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use interlock::cli::server::Interlock;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match Interlock::parse().run().await {
+        Ok(exit) => exit.into(),
+        Err(failure) => {
+            eprintln!("interlock: {failure}");
+            failure.exit.into()
+        }
+    }
+}

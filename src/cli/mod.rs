@@ -1,5 +1,15 @@
 //! What the two binaries share: arguments, output, verbs.
 
+pub mod admin;
+pub mod connect;
+pub mod exit;
+pub mod output;
+pub mod plugin;
+pub mod read;
+pub mod server;
+pub mod target;
+pub mod verbs;
+
 /// 80 random bits in hexadecimal digits, for names that must not repeat.
 pub fn random_id() -> String {
     let mut bytes = [0; 10];

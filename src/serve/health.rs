@@ -60,6 +60,11 @@ impl Health {
         self.0.stopping.store(true, Ordering::Relaxed);
     }
 
+    /// May this process write now?
+    pub fn leads(&self) -> bool {
+        self.0.fence.holds()
+    }
+
     /// Is the controller loop alive? If not, why.
     pub fn alive(&self) -> Result<(), String> {
         let silent = self.0.beat.lock().unwrap_or_else(PoisonError::into_inner).elapsed();

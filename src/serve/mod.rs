@@ -103,6 +103,7 @@ fn answer(state: Result<(), String>) -> Response {
 }
 
 async fn render(State(shared): State<Arc<Shared>>) -> Response {
+    shared.metrics.leading(shared.health.leads());
     match shared.metrics.render() {
         Ok(text) => ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
         Err(_) => (StatusCode::INTERNAL_SERVER_ERROR, "the metrics could not be written\n").into_response(),

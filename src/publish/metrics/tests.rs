@@ -11,7 +11,7 @@ fn scrape(metrics: &Metrics) -> Scrape {
     Scrape::parse(text.lines().map(|line| Ok(line.to_owned()))).unwrap()
 }
 
-fn value(scrape: &Scrape, name: &str, labels: &[(&str, &str)]) -> f64 {
+fn value(scrape: &Scrape, name: &str, labels: &[(&str, &str)]) -> String {
     let found: Vec<_> = scrape
         .samples
         .iter()
@@ -19,7 +19,7 @@ fn value(scrape: &Scrape, name: &str, labels: &[(&str, &str)]) -> f64 {
         .collect();
     assert_eq!(found.len(), 1, "{name} {labels:?}: {found:?}");
     match found[0].value {
-        Value::Counter(v) | Value::Gauge(v) | Value::Untyped(v) => v,
+        Value::Counter(v) | Value::Gauge(v) | Value::Untyped(v) => v.to_string(),
         ref other => panic!("{other:?}"),
     }
 }
@@ -41,21 +41,24 @@ fn what_is_counted_is_what_a_prometheus_parser_reads() {
     metrics.watch_restarted("Pod");
 
     let s = scrape(&metrics);
-    assert_eq!(value(&s, "interlock_runs_total", &[("outcome", "Succeeded")]), 2.0);
-    assert_eq!(value(&s, "interlock_runs_total", &[("outcome", "Aborted")]), 0.0);
-    assert_eq!(value(&s, "interlock_runs_active", &[]), 3.0);
-    assert_eq!(value(&s, "interlock_runs_stalled", &[]), 1.0);
-    assert_eq!(value(&s, "interlock_hook_attempts_total", &[("phase", "PreUpdate"), ("outcome", "TimedOut")]), 1.0);
-    assert_eq!(value(&s, "interlock_pods_updated_total", &[]), 4.0);
-    assert_eq!(value(&s, "interlock_writes_total", &[("effect", "PatchDeployment"), ("result", "lost")]), 1.0);
-    assert_eq!(value(&s, "interlock_writes_total", &[("effect", "PatchDeployment"), ("result", "ok")]), 0.0);
-    assert_eq!(value(&s, "interlock_pass_errors_total", &[]), 1.0);
-    assert_eq!(value(&s, "interlock_panics_total", &[]), 1.0);
-    assert_eq!(value(&s, "interlock_leader", &[]), 1.0);
-    assert_eq!(value(&s, "interlock_watch_restarts_total", &[("kind", "Pod")]), 1.0);
-    assert_eq!(value(&s, "interlock_build_info", &[("version", env!("CARGO_PKG_VERSION"))]), 1.0);
+    assert_eq!(value(&s, "interlock_runs_total", &[("outcome", "Succeeded")]), "2");
+    assert_eq!(value(&s, "interlock_runs_total", &[("outcome", "Aborted")]), "0");
+    assert_eq!(value(&s, "interlock_runs_active", &[]), "3");
+    assert_eq!(value(&s, "interlock_runs_stalled", &[]), "1");
+    assert_eq!(value(&s, "interlock_hook_attempts_total", &[("phase", "PreUpdate"), ("outcome", "TimedOut")]), "1");
+    assert_eq!(value(&s, "interlock_pods_updated_total", &[]), "4");
+    assert_eq!(value(&s, "interlock_writes_total", &[("effect", "PatchDeployment"), ("result", "lost")]), "1");
+    assert_eq!(value(&s, "interlock_writes_total", &[("effect", "PatchDeployment"), ("result", "ok")]), "0");
+    assert_eq!(value(&s, "interlock_pass_errors_total", &[]), "1");
+    assert_eq!(value(&s, "interlock_panics_total", &[]), "1");
+    assert_eq!(value(&s, "interlock_leader", &[]), "1");
+    assert_eq!(value(&s, "interlock_watch_restarts_total", &[("kind", "Pod")]), "1");
+    assert_eq!(value(&s, "interlock_build_info", &[("version", env!("CARGO_PKG_VERSION"))]), "1");
     let plan = s.samples.iter().find(|s| s.metric == "interlock_plan_duration_seconds").unwrap();
-    assert!(matches!(&plan.value, Value::Histogram(buckets) if buckets.last().unwrap().count == 1.0), "{plan:?}");
+    assert!(
+        matches!(&plan.value, Value::Histogram(buckets) if buckets.last().unwrap().count.to_string() == "1"),
+        "{plan:?}"
+    );
     assert!(s.samples.iter().all(|s| s.metric.starts_with("interlock_")));
 }
 

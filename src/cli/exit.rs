@@ -1,0 +1,106 @@
+//! Exit codes, which are a contract, and the failures that lead to them.
+
+use std::{fmt, process::ExitCode};
+
+/// How a command ends. Scripts rely on the numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    /// 0: it is as asked for: settled, succeeded, written.
+    Ok = 0,
+    /// 1: the update failed, stalled or was aborted; or there is nothing that the command could apply to.
+    Failed = 1,
+    /// 2: the command line is wrong.
+    Usage = 2,
+    /// 3: not settled within `--timeout`; it may still become so.
+    TimedOut = 3,
+    /// 4: the object does not exist.
+    NotFound = 4,
+    /// 5: it cannot be told: no connection, no right, an answer that makes no sense.
+    Error = 5,
+}
+
+/// The table for `--help`.
+pub const HELP: &str = "\
+Exit codes:
+  0  as asked for (wait: settled, the update succeeded)
+  1  the update failed, stalled or was aborted, or there is nothing to act on
+  2  wrong usage
+  3  timed out
+  4  not found
+  5  cannot be told: no connection, no right";
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+/// A command that did not get what was asked for, with the sentence for people.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// How to exit.
+    pub exit: Exit,
+    /// What is wrong and how to go on.
+    pub message: String,
+}
+
+impl Failure {
+    /// Exit 1.
+    pub fn failed(message: impl Into<String>) -> Self {
+        Self { exit: Exit::Failed, message: message.into() }
+    }
+
+    /// Exit 2.
+    pub fn usage(message: impl Into<String>) -> Self {
+        Self { exit: Exit::Usage, message: message.into() }
+    }
+
+    /// Exit 4.
+    pub fn not_found(message: impl Into<String>) -> Self {
+        Self { exit: Exit::NotFound, message: message.into() }
+    }
+
+    /// Exit 5.
+    pub fn error(message: impl Into<String>) -> Self {
+        Self { exit: Exit::Error, message: message.into() }
+    }
+
+    /// A failed request: what was tried, and what to do about the answer.
+    pub fn request(what: &str, error: &kube::Error) -> Self {
+        match error {
+            kube::Error::Api(status) if status.code == 403 => Self::error(format!("cannot {what}: {}", status.message)),
+            // The API server knows objects by name in its answers; a path that it does not serve has no name.
+            kube::Error::Api(status) if status.code == 404 && status.message.starts_with("404 page not found") => {
+                Self::error(format!(
+                    "cannot {what}: the cluster does not know the resources of Interlock; run: kubectl interlock install"
+                ))
+            }
+            kube::Error::Api(status) if status.code == 404 => Self::not_found(format!("cannot {what}: {}", status.message)),
+            kube::Error::Api(status) => Self::error(format!("cannot {what}: {} ({})", status.message, status.code)),
+            other => Self::error(format!("cannot {what}: {}", chain(other))),
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// An error with its causes, each only once.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let next = error.to_string();
+        if !text.contains(&next) {
+            text = format!("{text}: {next}");
+        }
+        cause = error.source();
+    }
+    text
+}

@@ -1,0 +1,201 @@
+//! `retry`, `skip`, `abort`, `resume`: a decision is added to the run in progress, in the user's own name.
+
+use interlock_core::{
+    api::run::{Action, Decision},
+    reason::Reason,
+    world::Run,
+};
+use k8s_openapi::api::authentication::v1::SelfSubjectReview;
+use kube::{
+    Api,
+    api::{Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+
+use super::state;
+use crate::{
+    cli::{
+        connect::Connection,
+        exit::{Exit, Failure},
+        output::{self, word},
+        random_id, read,
+        target::Target,
+    },
+    observe::object::{Object, RunKind},
+};
+
+#[cfg(test)]
+mod tests;
+
+/// The controller writes the status of a run meanwhile, at most once a second.
+const TRIES: u32 = 10;
+/// As the CustomResourceDefinition has it.
+const MOST_DECISIONS: usize = 64;
+
+/// A gate that can be skipped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Gate {
+    /// Predecessors.
+    Order,
+    /// PodDisruptionBudgets.
+    Budget,
+}
+
+/// What is skipped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Skip {
+    /// What the run waits for now.
+    Current,
+    /// A hook.
+    Hook(String),
+    /// A gate.
+    Gate(Gate),
+}
+
+/// What is decided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// Try again what failed.
+    Retry,
+    /// Go on after a stall.
+    Resume,
+    /// End the run where it stands.
+    Abort,
+    /// Go on without something.
+    Skip(Skip),
+}
+
+/// Carries out the verb.
+pub async fn run(
+    connection: &Connection,
+    target: &Target,
+    choice: &Choice,
+    reason: Option<&str>,
+) -> Result<Exit, Failure> {
+    let by = whoami(connection).await?;
+    let id = random_id();
+    let api: Api<Object<RunKind>> = Api::namespaced(connection.client.clone(), &connection.namespace);
+    for _ in 0..TRIES {
+        let deployment = read::deployment(connection, target).await?;
+        let runs = read::runs_of(connection, &deployment).await?;
+        let run = state::latest(&runs);
+        let (action, what) = allowed(run, choice).map_err(|why| Failure::failed(format!("{target}: {why}")))?;
+        let Some(run) = run else { continue };
+        let decision =
+            Decision { id: id.clone(), action, target: what.clone(), reason: reason.map(str::to_owned), by: by.clone() };
+        let patch = patch(run, &decision)?;
+        match api.patch(&run.name, &PatchParams::default(), &Patch::<()>::Json(patch)).await {
+            Ok(_) => {
+                let what = what.map(|what| format!(" {what}")).unwrap_or_default();
+                output::print(&format!("{target}: {}{what} decided by {by} (run {})\n", word(&action), run.name));
+                return Ok(Exit::Ok);
+            }
+            // The run has changed since it was read, so what was allowed may no longer be.
+            Err(kube::Error::Api(status)) if stale(&status) => {}
+            Err(kube::Error::Api(status)) if status.code == 403 => return Err(forbidden(connection, run, &status.message)),
+            Err(error) => return Err(Failure::request(&format!("decide on run {}", run.name), &error)),
+        }
+    }
+    Err(Failure::error(format!("{target}: the run changes too fast to add a decision; try again")))
+}
+
+fn stale(status: &kube::core::Status) -> bool {
+    // A failed `test` of a JSON patch is answered with 422.
+    status.code == 409 || (status.code == 422 && status.message.contains("test"))
+}
+
+fn forbidden(connection: &Connection, run: &Run, message: &str) -> Failure {
+    Failure::error(format!(
+        "you may not decide on run {}: {message}; needed in namespace {}: verbs get, patch and decide on \
+         hookruns.interlock.dev",
+        run.name, connection.namespace
+    ))
+}
+
+/// May this be decided now? The action and its target, or why not.
+pub fn allowed(run: Option<&Run>, choice: &Choice) -> Result<(Action, Option<String>), String> {
+    let Some(run) = run else { return Err("there is nothing to decide: it has no run".into()) };
+    if let Some(ended) = &run.status.ended {
+        return Err(format!("there is nothing to decide: run {} has ended ({})", run.name, word(&ended.outcome)));
+    }
+    if run.spec.decisions.len() >= MOST_DECISIONS {
+        return Err(format!("run {} has {MOST_DECISIONS} decisions, which is the most; change the template or undo", run.name));
+    }
+    let status = &run.status;
+    match choice {
+        Choice::Abort => Ok((Action::Abort, None)),
+        Choice::Retry | Choice::Resume => {
+            if status.stall.is_none() {
+                let waits = match &status.waiting_for {
+                    Some(waiting) => format!("it waits: {}", waiting.what),
+                    None => "it is in progress".into(),
+                };
+                return Err(format!("run {} is not stalled, {waits}", run.name));
+            }
+            Ok((if *choice == Choice::Retry { Action::Retry } else { Action::Resume }, None))
+        }
+        Choice::Skip(Skip::Gate(Gate::Order)) if status.order_passed => Err("the order gate is already passed".into()),
+        Choice::Skip(Skip::Gate(Gate::Order)) => Ok((Action::Skip, Some("gate/order".into()))),
+        Choice::Skip(Skip::Gate(Gate::Budget)) => Ok((Action::Skip, Some("gate/budget".into()))),
+        Choice::Skip(Skip::Hook(name)) => {
+            let hooks = &run.spec.settings.hooks;
+            if hooks.iter().any(|hook| hook.name == *name) {
+                return Ok((Action::Skip, Some(format!("hook/{name}"))));
+            }
+            let names: Vec<&str> = hooks.iter().map(|hook| hook.name.as_str()).collect();
+            let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+            Err(format!("run {} has no hook {name}; its hooks: {names}", run.name))
+        }
+        Choice::Skip(Skip::Current) => {
+            current(run).map(|target| (Action::Skip, Some(target))).ok_or_else(|| {
+                format!("run {} waits for nothing that can be skipped; name it with --hook or --gate", run.name)
+            })
+        }
+    }
+}
+
+/// What the run waits for or has failed at, as a target of a decision.
+fn current(run: &Run) -> Option<String> {
+    let status = &run.status;
+    let reason = match (&status.stall, &status.waiting_for) {
+        (Some(stall), _) => Reason::parse(&stall.reason)?,
+        (None, Some(waiting)) => Reason::parse(&waiting.reason)?,
+        (None, None) => return None,
+    };
+    match reason {
+        Reason::Predecessor | Reason::OrderCycle => Some("gate/order".into()),
+        Reason::Budget | Reason::BudgetImpossible => Some("gate/budget".into()),
+        // The last attempt is that of the hook whose turn it is.
+        Reason::HookRunning | Reason::HookBackoff | Reason::HookFailed => {
+            status.steps.last().map(|step| format!("hook/{}", step.hook))
+        }
+        _ => None,
+    }
+}
+
+/// Adds the decision to exactly the run that was read.
+fn patch(run: &Run, decision: &Decision) -> Result<json_patch::Patch, Failure> {
+    let bad = |e: serde_json::Error| Failure::error(format!("cannot write the decision: {e}"));
+    let decision = serde_json::to_value(decision).map_err(bad)?;
+    let (path, value): (&str, Value) = if run.spec.decisions.is_empty() {
+        ("/spec/decisions", json!([decision]))
+    } else {
+        ("/spec/decisions/-", decision)
+    };
+    serde_json::from_value(json!([
+        {"op": "test", "path": "/metadata/resourceVersion", "value": run.resource_version},
+        {"op": "add", "path": path, "value": value},
+    ]))
+    .map_err(bad)
+}
+
+/// The user name that the API server knows.
+async fn whoami(connection: &Connection) -> Result<String, Failure> {
+    let api: Api<SelfSubjectReview> = Api::all(connection.client.clone());
+    let review = api
+        .create(&PostParams::default(), &SelfSubjectReview::default())
+        .await
+        .map_err(|e| Failure::request("ask the API server who you are", &e))?;
+    let name = review.status.and_then(|status| status.user_info).and_then(|user| user.username);
+    name.ok_or_else(|| Failure::error("the API server does not say who you are"))
+}

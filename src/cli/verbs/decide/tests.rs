@@ -1,0 +1,57 @@
+use super::{
+    super::fixture::{ended, run, stalled, waits},
+    *,
+};
+
+fn hook(name: &str) -> Choice {
+    Choice::Skip(Skip::Hook(name.into()))
+}
+
+#[test]
+fn nothing_to_decide_is_said_clearly() {
+    assert!(allowed(None, &Choice::Retry).unwrap_err().contains("nothing to decide: it has no run"));
+    let over = run(1, "web:1", &ended("Succeeded"));
+    assert!(allowed(Some(&over), &Choice::Abort).unwrap_err().contains("run web-1 has ended (Succeeded)"));
+    let waiting = run(1, "web:1", &waits("Predecessor", "waiting for etcd"));
+    assert!(allowed(Some(&waiting), &Choice::Retry).unwrap_err().contains("not stalled, it waits: waiting for etcd"));
+    assert!(allowed(Some(&waiting), &hook("smok")).unwrap_err().contains("no hook smok; its hooks: smoke, report"));
+}
+
+#[test]
+fn a_stalled_run_can_be_retried_resumed_aborted() {
+    let stalled = run(1, "web:1", &stalled("HookFailed"));
+    for (choice, action) in
+        [(Choice::Retry, Action::Retry), (Choice::Resume, Action::Resume), (Choice::Abort, Action::Abort)]
+    {
+        assert_eq!(allowed(Some(&stalled), &choice), Ok((action, None)));
+    }
+}
+
+#[test]
+fn skip_without_a_name_takes_what_it_waits_for() {
+    for (status, target) in [
+        (waits("Predecessor", "x"), "gate/order"),
+        (waits("Budget", "x"), "gate/budget"),
+        (stalled("BudgetImpossible"), "gate/budget"),
+        (stalled("HookFailed"), "hook/smoke"),
+    ] {
+        let run = run(1, "web:1", &status);
+        assert_eq!(allowed(Some(&run), &Choice::Skip(Skip::Current)), Ok((Action::Skip, Some(target.into()))));
+    }
+    let updating = run(1, "web:1", &waits("Updating", "pods"));
+    assert!(allowed(Some(&updating), &Choice::Skip(Skip::Current)).unwrap_err().contains("--hook or --gate"));
+    assert_eq!(allowed(Some(&updating), &hook("report")), Ok((Action::Skip, Some("hook/report".into()))));
+}
+
+#[test]
+fn a_decision_is_only_added_to_the_run_that_was_read() {
+    let mut run = run(1, "web:1", &stalled("HookFailed"));
+    let decision = Decision { id: "x".into(), action: Action::Retry, target: None, reason: None, by: "someone".into() };
+    let first = serde_json::to_value(patch(&run, &decision).unwrap()).unwrap();
+    let value = json!({"id": "x", "action": "Retry", "by": "someone"});
+    let test = json!({"op": "test", "path": "/metadata/resourceVersion", "value": "9"});
+    assert_eq!(first, json!([test, {"op": "add", "path": "/spec/decisions", "value": [value]}]));
+    run.spec.decisions.push(decision.clone());
+    let second = serde_json::to_value(patch(&run, &decision).unwrap()).unwrap();
+    assert_eq!(second, json!([test, {"op": "add", "path": "/spec/decisions/-", "value": value}]));
+}

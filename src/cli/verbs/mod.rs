@@ -1,0 +1,11 @@
+//! The verbs of `kubectl interlock`. Each reads, decides in a pure function that tests can call, and prints.
+
+pub mod decide;
+pub mod explain;
+#[cfg(test)]
+mod fixture;
+pub mod history;
+pub mod state;
+pub mod status;
+pub mod undo;
+pub mod wait;

@@ -1,0 +1,107 @@
+//! The state of one Deployment in a few words, from what is stored.
+
+use interlock_core::{
+    api::{names, run::Outcome},
+    time::Time,
+    world::{Deployment, Run},
+};
+
+use crate::cli::output::word;
+
+/// The latest run, if any.
+pub fn latest(runs: &[Run]) -> Option<&Run> {
+    runs.iter().max_by_key(|run| (run.spec.sequence, &run.name))
+}
+
+/// The run of the update towards the Deployment's present template, ended or not. None while the controller has not
+/// taken up a change yet.
+pub fn current<'a>(deployment: &Deployment, runs: &'a [Run]) -> Option<&'a Run> {
+    latest(runs).filter(|run| run.spec.target == deployment.template.hash())
+}
+
+/// Is the Deployment's own rollout complete, by the rule of `kubectl rollout status`? If not, what is missing.
+pub fn rollout(deployment: &Deployment) -> Result<(), String> {
+    let s = &deployment.status;
+    let wanted = deployment.replicas;
+    if s.observed_generation < deployment.generation {
+        return Err("the Deployment controller has not seen the last change yet".into());
+    }
+    if s.updated < wanted {
+        return Err(format!("{} of {wanted} pods are updated", s.updated));
+    }
+    if s.replicas > s.updated {
+        return Err(format!("{} old pods are still there", s.replicas - s.updated));
+    }
+    if s.available < s.updated {
+        return Err(format!("{} of {} updated pods are available", s.available, s.updated));
+    }
+    Ok(())
+}
+
+/// State of a Deployment in one word, since when, and a sentence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct State {
+    /// The word: an outcome, a reason to wait, or a state.
+    pub word: String,
+    /// Since when, where that is known.
+    pub since: Option<Time>,
+    /// What it waits for, or what is wrong. May be empty.
+    pub message: String,
+}
+
+/// The state as stored.
+pub fn of(deployment: &Deployment, runs: &[Run]) -> State {
+    let state = |word: &str, since, message: String| State { word: word.to_owned(), since, message };
+    let run = current(deployment, runs);
+    let open = run.filter(|run| run.status.ended.is_none() || (deployment.held() && aborted(run)));
+    if let Some(run) = open {
+        let status = &run.status;
+        if let Some(ended) = &status.ended {
+            let message = "stays held until the template changes, or: kubectl interlock undo".to_owned();
+            return state(&word(&ended.outcome), Some(ended.at), message);
+        }
+        if let Some(stall) = &status.stall {
+            return state(&format!("Stalled/{}", stall.reason), Some(stall.since), stall.message.clone());
+        }
+        if deployment.user_paused() {
+            return state("UserPaused", None, "paused by its user".into());
+        }
+        if let Some(waiting) = &status.waiting_for {
+            return state(&waiting.reason, Some(waiting.since), waiting.what.clone());
+        }
+        return state("InProgress", Some(run.created), String::new());
+    }
+    if deployment.held() {
+        return state("Held", None, "the controller has not taken it up yet".into());
+    }
+    if deployment.paused {
+        return state("Paused", None, "paused by its user, not held by interlock".into());
+    }
+    match (rollout(deployment), run.and_then(|run| run.status.ended.as_ref())) {
+        (Err(why), _) => state("Rolling", None, why),
+        (Ok(()), Some(ended)) => state(&word(&ended.outcome), Some(ended.at), String::new()),
+        (Ok(()), None) => state("AtRest", None, String::new()),
+    }
+}
+
+/// Was the run ended by a person?
+pub fn aborted(run: &Run) -> bool {
+    run.status.ended.as_ref().is_some_and(|ended| ended.outcome == Outcome::Aborted)
+}
+
+/// Who governs the Deployment, from its mark, the policies that select it, or its own annotations.
+pub fn governed_by<'a>(
+    deployment: &'a Deployment,
+    policies: impl IntoIterator<Item = &'a interlock_core::world::Policy>,
+) -> Option<&'a str> {
+    if deployment.held()
+        && let Some(mark) = deployment.annotation(names::HELD_BY)
+    {
+        return Some(mark);
+    }
+    let meta = interlock_core::select::Meta { labels: &deployment.labels, annotations: &deployment.annotations };
+    let readable = policies.into_iter().filter_map(|p| Some((p.name.as_str(), p.spec.as_ref().ok()?)));
+    let governor = interlock_core::select::governor(readable, &deployment.namespace, &deployment.name, meta);
+    let own = [names::HOOKS, names::AFTER].iter().any(|key| deployment.annotations.contains_key(*key));
+    governor.policy.or(own.then_some(names::BY_ANNOTATION))
+}
