@@ -95,7 +95,12 @@ mod tests {
 
     fn signals(panics: &Arc<AtomicUsize>) -> Signals {
         let panics = Arc::clone(panics);
-        Signals { beat: Box::new(|| ()), panicked: Box::new(move || drop(panics.fetch_add(1, Ordering::SeqCst))) }
+        Signals {
+            beat: Box::new(|| ()),
+            panicked: Box::new(move || {
+                panics.fetch_add(1, Ordering::SeqCst);
+            }),
+        }
     }
 
     #[tokio::test(start_paused = true)]

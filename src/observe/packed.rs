@@ -117,6 +117,7 @@ struct PackedBaseline {
     at: Time,
     quiet: bool,
     was: Box<[(Arc<str>, PackedWas)]>,
+    tries: i64,
 }
 
 #[derive(Debug)]
@@ -272,7 +273,7 @@ fn unpack_container(packed: &PackedContainer) -> Container {
 }
 
 fn pack_baseline(baseline: Baseline, pools: &mut Pools) -> PackedBaseline {
-    let Baseline { target, generation, at, quiet, was } = baseline;
+    let Baseline { target, generation, at, quiet, was, tries } = baseline;
     let was = was.into_iter().map(|(container, was)| {
         let Was { spec, id, image, image_id, restarts } = was;
         let was = PackedWas {
@@ -285,11 +286,11 @@ fn pack_baseline(baseline: Baseline, pools: &mut Pools) -> PackedBaseline {
         (pools.texts.share(container), was)
     });
     let was = was.collect();
-    PackedBaseline { target: pools.texts.share(target), generation, at, quiet, was }
+    PackedBaseline { target: pools.texts.share(target), generation, at, quiet, was, tries }
 }
 
 fn unpack_baseline(packed: &PackedBaseline) -> Baseline {
-    let PackedBaseline { target, generation, at, quiet, was } = packed;
+    let PackedBaseline { target, generation, at, quiet, was, tries } = packed;
     let was = was.iter().map(|(container, was)| {
         let PackedWas { spec, id, image, image_id, restarts } = was;
         let was = Was {
@@ -301,7 +302,14 @@ fn unpack_baseline(packed: &PackedBaseline) -> Baseline {
         };
         (container.to_string(), was)
     });
-    Baseline { target: target.to_string(), generation: *generation, at: *at, quiet: *quiet, was: was.collect() }
+    Baseline {
+        target: target.to_string(),
+        generation: *generation,
+        at: *at,
+        quiet: *quiet,
+        was: was.collect(),
+        tries: *tries,
+    }
 }
 
 #[cfg(test)]
