@@ -151,7 +151,7 @@ async fn d2_undo_nopolicy_no_phantom_hold_without_a_policy() {
     env.until("the policy is out of force", 10, || async {
         let dry = PatchParams { dry_run: true, ..PatchParams::default() };
         let answer = env.deployments().patch("web", &dry, &Patch::Strategic(objects::set_image("x"))).await.unwrap();
-        answer.spec.unwrap().paused != Some(true)
+        answer.spec.paused != Some(true)
     })
     .await;
     let sets = env.sets("web").await;

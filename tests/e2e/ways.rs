@@ -117,13 +117,13 @@ async fn disruption_budgets_are_respected_and_an_impossible_one_is_named() {
     };
     env.apply(budget(3)).await;
     let budgets: kube::Api<k8s_openapi::api::policy::v1::PodDisruptionBudget> = kube::Api::namespaced(env.admin.clone(), &env.namespace);
-    env.until("the budget counts", 20, || async { budgets.get("b").await.unwrap().status.is_some_and(|s| s.desired_healthy == 3) }).await;
+    env.until("the budget counts", 20, || async { budgets.get("b").await.unwrap().status.is_some_and(|s| s.desired_healthy == Some(3)) }).await;
     let mark = env.observer.mark();
     env.patch("web", objects::set_image("v2")).await;
     env.until("impossible", 20, || async { env.run("web").await["status"]["stall"]["reason"] == "BudgetImpossible" }).await;
     assert_eq!(env.gate.count("PATCH pods"), 0);
     env.apply(budget(2)).await;
-    env.until("the budget counts", 20, || async { budgets.get("b").await.unwrap().status.is_some_and(|s| s.disruptions_allowed == 1) }).await;
+    env.until("the budget counts", 20, || async { budgets.get("b").await.unwrap().status.is_some_and(|s| s.disruptions_allowed == Some(1)) }).await;
     env.decide("web", "Retry", None).await;
     env.ended("web", "Succeeded").await;
     env.all_well("web").await;

@@ -4,9 +4,16 @@ use std::{collections::BTreeSet, time::Duration};
 
 use devcluster::Cluster;
 use interlock::{
-    controller::{self, Controller},
+    action::{
+        Actions,
+        http::{Allow, HttpClient},
+    },
+    controller::{self, Clock},
     install::{self, InstallOptions},
     lease::Fence,
+    observe::Scope,
+    publish::metrics::Metrics,
+    serve::Health,
 };
 use k8s_openapi::api::{
     apps::v1::{Deployment, ReplicaSet},
@@ -107,18 +114,23 @@ impl Env {
     pub async fn start(&mut self) {
         let path = self.cluster.service_account_kubeconfig("interlock-system", "interlock").await.unwrap();
         let kubeconfig = kube::config::Kubeconfig::read_from(path).unwrap();
-        let config = kube::Config::from_custom_kubeconfig(kubeconfig, &kube::config::KubeConfigOptions::default()).await.unwrap();
-        let client = interlock::execute::client::layered(config, &format!("interlock/e2e-{}", self.namespace), &self.gate).unwrap();
+        let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &kube::config::KubeConfigOptions::default()).await.unwrap();
+        config.default_retry = false;
+        config.headers.push((http::header::USER_AGENT, format!("interlock/e2e-{}", self.namespace).parse().unwrap()));
+        let client = kube::client::ClientBuilder::try_from(config).unwrap().with_layer(&self.gate).build();
         let options = controller::Options {
-            namespace: Some(self.namespace.clone()),
-            allow_loopback_hooks: true,
-            ..controller::Options::default()
+            scope: Scope { namespace: Some(self.namespace.clone()), ..Scope::default() },
+            clock: Clock::System,
+            instance: "e2e".to_owned(),
+            hooks: Actions::http(HttpClient::new(Allow { loopback: true }).unwrap()),
+            metrics: Metrics::default(),
+            health: Health::new(Fence::always()),
         };
         let stop = CancellationToken::new();
         let token = stop.clone();
         let namespace = self.namespace.clone();
         let task = tokio::spawn(async move {
-            if let Err(error) = Controller::run(client, options, Fence::always(), token).await {
+            if let Err(error) = controller::run(client, options, Fence::always(), token).await {
                 eprintln!("{namespace}: the controller ended: {error}");
             }
         });

@@ -12,7 +12,7 @@ use std::{
 use futures::future::BoxFuture;
 use http::{Method, Request, Response};
 use tokio::sync::{mpsc, oneshot};
-use tower::{BoxError, Layer, Service};
+use tower::{BoxError, Layer, Service, ServiceExt};
 
 /// One write of the controller.
 #[derive(Clone, Debug)]
@@ -122,19 +122,29 @@ fn what(method: &Method, path: &str) -> String {
 impl<S> Layer<S> for Gate {
     type Service = Gated<S>;
     fn layer(&self, service: S) -> Gated<S> {
-        Gated { gate: self.clone(), service }
+        Gated { gate: self.clone(), service: Arc::new(tokio::sync::Mutex::new(service)) }
     }
 }
 
-#[derive(Clone)]
 pub struct Gated<S> {
     gate: Gate,
-    service: S,
+    service: Arc<tokio::sync::Mutex<S>>,
+}
+
+async fn send<S, A, B>(service: &tokio::sync::Mutex<S>, request: Request<A>) -> Result<Response<B>, BoxError>
+where
+    S: Service<Request<A>, Response = Response<B>, Error = BoxError>,
+{
+    let answer = {
+        let mut service = service.lock().await;
+        service.ready().await?.call(request)
+    };
+    answer.await
 }
 
 impl<S, A, B> Service<Request<A>> for Gated<S>
 where
-    S: Service<Request<A>, Response = Response<B>, Error = BoxError> + Clone + Send + 'static,
+    S: Service<Request<A>, Response = Response<B>, Error = BoxError> + Send + 'static,
     S::Future: Send,
     A: Send + 'static,
     B: Send + 'static,
@@ -143,18 +153,17 @@ where
     type Error = BoxError;
     type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
 
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        self.service.poll_ready(cx)
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, request: Request<A>) -> Self::Future {
-        let ready = std::mem::replace(&mut self.service, self.service.clone());
-        let (gate, mut service) = (self.gate.clone(), ready);
+        let (gate, service) = (self.gate.clone(), self.service.clone());
         Box::pin(async move {
             let path = request.uri().path().to_owned();
             let dry = request.uri().query().is_some_and(|q| q.contains("dryRun"));
             if request.method() == Method::GET || dry || path.contains("/events") || path.contains("/leases") || path.contains("selfsubject") {
-                return service.call(request).await;
+                return send(&service, request).await;
             }
             let write = Write {
                 number: gate.inner.count.fetch_add(1, Ordering::SeqCst) + 1,
@@ -162,7 +171,7 @@ where
                 path,
             };
             gate.pass(Moment::Before, &write).await;
-            let answer = service.call(request).await;
+            let answer = send(&service, request).await;
             gate.inner.writes.lock().unwrap().push(write.clone());
             gate.pass(Moment::After, &write).await;
             answer

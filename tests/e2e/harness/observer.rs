@@ -10,8 +10,7 @@ use futures::TryStreamExt;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api, Client,
-    api::WatchEvent,
-    core::WatchParams,
+    api::{WatchEvent, WatchParams},
 };
 
 /// One pod as one event showed it.
