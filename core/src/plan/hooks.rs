@@ -41,6 +41,11 @@ impl Planner<'_> {
         for hook in run.spec.settings.hooks.iter().filter(|h| h.phase == phase) {
             self.hook(run, hook, state)?;
         }
+        if phase == Phase::PreUpdate && self.status.steps != run.status.steps {
+            // Effects come before the status: what follows may only start on results that are stored, or a crash in
+            // between would call a hook again for an update that has begun.
+            return self.report(state, "the results of the hooks are stored".to_owned());
+        }
         GO
     }
 
