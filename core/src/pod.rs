@@ -173,7 +173,9 @@ const FOLDED_AFTER_SECONDS: i64 = 5;
 /// Where this pod stands on its way to the target.
 pub fn stage(pod: &Pod, differs: bool, min_ready_seconds: i64, tolerance: &Tolerance, now: Time) -> Stage {
     if differs {
-        return Stage::Old { available: available_at(pod, min_ready_seconds).is_some_and(|at| at <= now) };
+        // Ready by the old container says nothing while an earlier write of ours is still to restart it.
+        let available = replaced(pod, now) && available_at(pod, min_ready_seconds).is_some_and(|at| at <= now);
+        return Stage::Old { available };
     }
     if replaced(pod, now) {
         match available_at(pod, min_ready_seconds) {

@@ -10,7 +10,7 @@ use crate::{
     effect::{DeploymentPurpose, Effect},
     pod::{Stage, stage},
     reason::Reason,
-    world::ReplicaSet,
+    world::{ReplicaSet, Run},
 };
 
 impl<'w> Planner<'w> {
@@ -22,6 +22,7 @@ impl<'w> Planner<'w> {
         if self.status.released_at.is_none() {
             self.status.released_at = Some(self.now);
             self.status.waiting_for = None;
+            self.status.stall = None; // whoever ended the hold has decided that it goes on
             if self.status.way.is_none() {
                 self.status.way =
                     Some(Way { kind: WayKind::Native, because: vec!["somebody else ended the hold".to_owned()] });
@@ -34,11 +35,11 @@ impl<'w> Planner<'w> {
         }
         self.decisions();
         if self.status.ended.is_some() {
-            return if self.complete() {
-                self.report(State::Ended, "the update was ended by decision".to_owned())
-            } else {
-                self.freeze()
-            };
+            if !self.complete() {
+                // In the same pass: once the end is stored, nothing here looks at this run again.
+                self.push_freeze(run);
+            }
+            return self.report(State::Ended, "the update was ended by decision".to_owned());
         }
         let update = run.spec.settings.update.clone();
         if !self.complete() {
@@ -54,6 +55,9 @@ impl<'w> Planner<'w> {
             }
         }
         self.history()?;
+        if let Some(set) = self.equal_set() {
+            self.youngest(set)?; // at 0 replicas the history is younger than what runs
+        }
         self.status.progress = None;
         self.status.pods = Some(PodCounts {
             desired: self.d.replicas,
@@ -163,24 +167,22 @@ impl<'w> Planner<'w> {
         self.now >= until
     }
 
-    /// A native roll stops: paused, as a hold. The stall (or the end) is stored first, so that the pause is explained
-    /// whatever happens in between.
+    /// A native roll stops: paused, as a hold. The stall is stored first, so that the pause is explained whatever
+    /// happens in between.
     fn freeze(&mut self) -> Flow {
         let Some(run) = self.run else { return STOP };
-        let stored = run.status.stall.is_some() || run.status.ended.is_some();
-        if stored {
-            let by = run.spec.policy.as_ref().map_or(names::BY_ANNOTATION, |p| p.name.as_str());
-            self.plan.effects.push(Effect::PatchDeployment {
-                purpose: DeploymentPurpose::Freeze,
-                patch: patches::freeze(self.d, by),
-            });
+        if run.status.stall.is_some() {
+            self.push_freeze(run);
         }
-        let message = self
-            .status
-            .stall
-            .as_ref()
-            .map_or_else(|| "ended by decision".to_owned(), |s| format!("{}: {}", s.reason, s.message));
+        let message = self.status.stall.as_ref().map(|s| format!("{}: {}", s.reason, s.message)).unwrap_or_default();
         self.status.waiting_for = None;
         self.report(State::Stalled, message)
+    }
+
+    fn push_freeze(&mut self, run: &Run) {
+        let by = run.spec.policy.as_ref().map_or(names::BY_ANNOTATION, |p| p.name.as_str());
+        self.plan
+            .effects
+            .push(Effect::PatchDeployment { purpose: DeploymentPurpose::Freeze, patch: patches::freeze(self.d, by) });
     }
 }

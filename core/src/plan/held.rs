@@ -23,7 +23,9 @@ impl<'w> Planner<'w> {
         if self.run.is_none() {
             return self.begin(main);
         }
-        self.status.released_at = None; // a native roll that was frozen is held again
+        if self.status.stall.is_some() {
+            self.status.released_at = None; // a native roll that was frozen is held again
+        }
         self.decisions();
         if self.status.ended.is_some() {
             return self.report(

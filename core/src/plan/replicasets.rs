@@ -134,8 +134,9 @@ impl<'w> Planner<'w> {
         self.equal_ones_go(main)?;
         self.deleted_one_returns(main)?;
         match main {
-            Some(main) => self.youngest(main),
-            None => GO,
+            // One that equals the wanted template is the controller's new one: that is woken first, whatever its age.
+            Some(main) if main.template != self.d.template => self.youngest(main),
+            Some(_) | None => GO,
         }
     }
 

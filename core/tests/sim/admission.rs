@@ -71,6 +71,12 @@ impl Sim {
             return;
         }
         if old.template != self.d.template || !old.held() {
+            let none_active = self.sets.iter().all(|s| s.replicas == 0 && s.status_replicas == 0);
+            if none_active && self.sets.iter().any(|s| s.template == self.d.template) {
+                // Nobody can prevent that the Deployment controller starts an old one that equals the target, when one
+                // write goes back to it and scales up from 0.
+                self.last_ran = hash;
+            }
             self.authorised = self
                 .sets
                 .iter()

@@ -22,6 +22,7 @@ impl Sim {
         }
         if let Some(hash) = after.pod.baseline.as_ref().map(|b| b.target.clone())
             && !self.authorised.contains(&hash)
+            && self.ours.d.template == self.d.template
         {
             let text = format!("pod {} is put to {:?} before its hooks are through", p.pod.name, image(&after));
             self.violation(text);

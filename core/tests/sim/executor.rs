@@ -307,6 +307,9 @@ impl Sim {
             set.generation += 1;
         }
         set.resource_version = rv;
+        if self.authorised.contains(set.template.hash()) {
+            self.last_ran = set.template.hash().to_owned();
+        }
         let (line, copy) =
             (format!("WE patch set {name}: {} ({})", set.replicas, super::image_of(&set.template)), set.clone());
         self.note(line);

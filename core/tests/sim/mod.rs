@@ -401,8 +401,9 @@ impl Sim {
     /// The end of the story, for a failed test.
     pub fn story(&self) -> String {
         let mut text = String::from("the story:\n");
-        let from = self.log.len().saturating_sub(120);
-        for line in &self.log[from..] {
+        let first = self.log.iter().position(|l| l.contains("VIOLATION")).unwrap_or(self.log.len());
+        let from = first.saturating_sub(90);
+        for line in self.log[from..].iter().take(110) {
             text.push_str(line);
             text.push('\n');
         }
