@@ -8,6 +8,7 @@ use k8s_openapi::{
 use kube::{
     Api, Client,
     api::{Patch, PatchParams, PostParams},
+    core::DynamicObject,
     runtime::{conditions, wait::await_condition},
 };
 use serde_json::{Value, json};
@@ -113,15 +114,26 @@ pub(super) const PART_OF: &str = "app.kubernetes.io/part-of";
 async fn apply(client: &Client, object: &Value) -> Result<Line, Stop> {
     let (api, name) = api(client, object).map_err(|error| (error.to_string(), None))?;
     let fail = |error| failed(object, error);
-    let before = api.get_metadata_opt(&name).await.map_err(fail)?;
+    let before = api.get_opt(&name).await.map_err(fail)?;
     let params = PatchParams::apply(FIELD_MANAGER).force();
     let after = api.patch(&name, &params, &Patch::Apply(object)).await.map_err(fail)?;
-    let done = match before {
+    let done = match before.map(essence) {
         None => Done::Created,
-        Some(before) if before.metadata.resource_version == after.metadata.resource_version => Done::Unchanged,
+        Some(before) if before == essence(after) => Done::Unchanged,
         Some(_) => Done::Configured,
     };
     Ok(Line::new(done, label(object)))
+}
+
+/// What an installation is about. A controller may have written the status in between, so the resourceVersion alone
+/// does not tell.
+fn essence(mut object: DynamicObject) -> DynamicObject {
+    object.metadata.resource_version = None;
+    object.metadata.managed_fields = None;
+    if let Some(data) = object.data.as_object_mut() {
+        data.remove("status");
+    }
+    object
 }
 
 async fn established(client: &Client, object: &Value) -> Result<(), Stop> {

@@ -3,11 +3,7 @@
 
 use std::time::Duration;
 
-use kube::{
-    Client,
-    api::DeleteParams,
-    runtime::{conditions, wait::await_condition},
-};
+use kube::{Client, api::DeleteParams};
 use serde_json::Value;
 
 use super::{
@@ -19,7 +15,7 @@ use super::{
 };
 
 /// How long a removed policy may go on to refuse, and an object may take to go.
-const GONE_WITHIN: Duration = Duration::from_secs(60);
+const GONE_WITHIN: Duration = Duration::from_secs(180);
 /// Between two attempts at what a policy that is on its way out still refuses.
 const TRY_EVERY: Duration = Duration::from_millis(200);
 
@@ -92,9 +88,7 @@ async fn delete(client: &Client, object: &Value) -> Result<Line, Stop> {
     let uid = loop {
         match api.delete(&name, &DeleteParams::background()).await {
             Ok(either) => {
-                break either
-                    .either(|object| object.metadata.uid, |status| status.details.map(|details| details.uid))
-                    .unwrap_or_default();
+                break either.either(|object| object.metadata.uid, |status| status.details.map(|details| details.uid));
             }
             Err(kube::Error::Api(status)) if status.code == 404 => return Ok(Line::new(Done::Absent, label(object))),
             // The guard of the definitions was deleted a moment ago and may still be in force.
@@ -108,13 +102,23 @@ async fn delete(client: &Client, object: &Value) -> Result<Line, Stop> {
             Err(error) => return Err((format!("{}: {error}", label(object)), Some(error))),
         }
     };
-    match tokio::time::timeout(GONE_WITHIN, await_condition(api, &name, conditions::is_deleted(&uid))).await {
-        Ok(Ok(_)) => Ok(Line::new(Done::Deleted, label(object))),
-        Ok(Err(error)) => Err((format!("{}: {error}", label(object)), None)),
-        Err(_) => Err((
-            format!("{} is being deleted, but not gone after {} s; run it again", label(object), GONE_WITHIN.as_secs()),
-            None,
-        )),
+    loop {
+        let there = api.get_metadata_opt(&name).await;
+        match there.map_err(|error| (format!("{}: {error}", label(object)), Some(error)))? {
+            Some(there) if there.metadata.uid == uid => {}
+            Some(_) | None => return Ok(Line::new(Done::Deleted, label(object))),
+        }
+        if tokio::time::Instant::now() >= until {
+            return Err((
+                format!(
+                    "{} is being deleted, but not gone after {} s; run it again",
+                    label(object),
+                    GONE_WITHIN.as_secs()
+                ),
+                None,
+            ));
+        }
+        tokio::time::sleep(TRY_EVERY).await;
     }
 }
 

@@ -226,6 +226,18 @@ async fn of_two_policies_the_smallest_name_wins() {
 }
 
 #[tokio::test]
+async fn of_two_policies_the_smallest_name_wins_at_an_un_pause_too() {
+    let place = Place::new().await;
+    place.create("web").await;
+    place.patch("web", json!({"spec": {"paused": true}})).await;
+    for name in ["m", "z", "b"] {
+        place.policy(name, by_name("web", json!({}))).await;
+    }
+    let web = place.patch("web", json!({"spec": {"paused": false}})).await;
+    assert_eq!((held_by(&web), annotation(&web, "interlock.dev/resume")), (Some("b"), Some("true")));
+}
+
+#[tokio::test]
 async fn scaling_and_labels_pass_also_while_held() {
     let place = Place::new().await;
     place.policy("hooks", by_name("web", json!({}))).await;
