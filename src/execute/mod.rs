@@ -2,6 +2,8 @@
 //! cache before anybody plans again.
 
 mod failure;
+#[cfg(test)]
+mod tests;
 
 use std::{collections::BTreeMap, future::Future, sync::Arc, time::Duration};
 

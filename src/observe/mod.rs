@@ -14,6 +14,9 @@ mod table;
 mod watch;
 mod watched;
 
+#[cfg(test)]
+mod tests;
+
 use std::{
     collections::BTreeSet,
     panic::{AssertUnwindSafe, catch_unwind},

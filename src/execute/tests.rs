@@ -1,0 +1,165 @@
+use std::sync::{
+    Mutex,
+    atomic::{AtomicBool, AtomicUsize, Ordering},
+};
+
+use http::{Request, Response, StatusCode};
+use interlock_core::time::Time;
+use kube::client::Body;
+
+use super::*;
+use crate::action::Runner;
+
+/// An API server that answers every write after a moment, and what it was asked.
+struct Fixture {
+    executor: Executor,
+    observe: Arc<Observe>,
+    asked: Arc<Mutex<Vec<String>>>,
+    most: Arc<AtomicUsize>,
+    leads: Arc<AtomicBool>,
+}
+
+impl Fixture {
+    fn new(answer: impl Fn(&Request<Body>) -> (StatusCode, Value) + Clone + Send + Sync + 'static) -> Self {
+        let asked: Arc<Mutex<Vec<String>>> = Arc::default();
+        let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let service = {
+            let (asked, most) = (Arc::clone(&asked), Arc::clone(&most));
+            tower::service_fn(move |request: Request<Body>| {
+                let path = request.uri().path().rsplit("namespaces/ns/").next().unwrap_or_default().to_owned();
+                asked.lock().unwrap().push(format!("{} {path}", request.method()));
+                let (code, body) = answer(&request);
+                let (now, most) = (Arc::clone(&now), Arc::clone(&most));
+                async move {
+                    most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    now.fetch_sub(1, Ordering::SeqCst);
+                    Ok::<_, std::convert::Infallible>(
+                        Response::builder().status(code).body(Body::from(body.to_string().into_bytes())).unwrap(),
+                    )
+                }
+            })
+        };
+        let leads = Arc::new(AtomicBool::new(true));
+        let fence: Fence = {
+            let leads = Arc::clone(&leads);
+            Arc::new(move || leads.load(Ordering::SeqCst))
+        };
+        let observe = Arc::new(Observe::new(|_| ()));
+        let runner: Runner = Arc::new(|_| Box::pin(std::future::pending()));
+        let actions = Arc::new(Actions::new(runner, |_| ()));
+        let client = Client::new(service, "ns");
+        let executor = Executor::new(client, fence, Arc::clone(&observe), actions, Metrics::new(), "test".to_owned());
+        Self { executor, observe, asked, most, leads }
+    }
+
+    async fn perform(&self, effects: Vec<Effect>) -> Result<bool, Failure> {
+        self.executor.perform(&subject(), effects).await
+    }
+
+    fn asked(&self) -> Vec<String> {
+        self.asked.lock().unwrap().clone()
+    }
+}
+
+fn subject() -> Subject {
+    Subject { key: Key::new("ns", "web"), uid: "uid-web".to_owned() }
+}
+
+fn patch_pod(name: &str) -> Effect {
+    Effect::PatchPod { name: name.to_owned(), patch: json!([{"op": "test", "path": "/a", "value": 1}]) }
+}
+
+fn event() -> Effect {
+    Effect::Event { warning: false, reason: "R".to_owned(), message: "m".to_owned() }
+}
+
+fn failure(code: u16, message: &str) -> (StatusCode, Value) {
+    let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "reason": "x", "code": code});
+    (StatusCode::from_u16(code).unwrap(), status)
+}
+
+fn deployment(version: &str) -> Value {
+    json!({"metadata": {"namespace": "ns", "name": "web", "uid": "uid-web", "resourceVersion": version}, "spec": {}})
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_certain_leadership_nothing_is_asked() {
+    let f = Fixture::new(|_| (StatusCode::OK, deployment("1")));
+    f.leads.store(false, Ordering::SeqCst);
+    let call = HookCall {
+        key: "k".into(),
+        hook: "h".into(),
+        phase: interlock_core::api::policy::Phase::PreUpdate,
+        attempt: 1,
+        url: String::new(),
+        timeout_seconds: 1,
+        body: Value::Null,
+    };
+    for effect in [patch_pod("a"), event(), Effect::StartHook(call)] {
+        assert_eq!(f.perform(vec![effect]).await, Err(Failure::Fenced));
+    }
+    assert_eq!(f.asked(), [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn neighbouring_pods_go_side_by_side_and_everything_else_in_order() {
+    let f = Fixture::new(|_| (StatusCode::OK, json!({"metadata": {}})));
+    let mut effects = vec![Effect::MirrorConditions { conditions: BTreeMap::new() }];
+    effects.extend((0..40).map(|n| patch_pod(&format!("p{n}"))));
+    effects.push(Effect::PatchReplicaSet { name: "rs".into(), patch: json!([]) });
+    assert_eq!(f.perform(effects).await, Ok(true));
+    assert_eq!(f.most.load(Ordering::SeqCst), SIDE_BY_SIDE);
+    let asked = f.asked();
+    assert_eq!(asked.len(), 42);
+    assert_eq!(asked[0], "PATCH deployments/web/status");
+    assert_eq!(asked[41], "PATCH replicasets/rs");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_failure_ends_it_after_those_in_flight() {
+    let f = Fixture::new(|request| match request.uri().path() {
+        path if path.ends_with("/p0") => failure(409, "changed"),
+        _ => (StatusCode::OK, json!({"metadata": {}})),
+    });
+    let mut effects: Vec<Effect> = (0..3).map(|n| patch_pod(&format!("p{n}"))).collect();
+    effects.push(event());
+    let what = "pod/p0".to_owned();
+    assert_eq!(f.perform(effects).await, Err(Failure::Lost { what, message: "changed".into() }));
+    assert_eq!(f.asked().len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_write_returned_is_known_at_once() {
+    let f = Fixture::new(|_| (StatusCode::OK, deployment("7")));
+    let effect = Effect::PatchDeployment { purpose: DeploymentPurpose::Release, patch: json!({}) };
+    assert_eq!(f.perform(vec![effect]).await, Ok(true));
+    let world = f.observe.world(&subject().key, Time(0)).unwrap();
+    assert_eq!(world.deployment.resource_version, "7");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_that_cannot_be_written_stops_nothing() {
+    let f = Fixture::new(|request| match request.uri().path() {
+        path if path.ends_with("/events") => failure(403, "no"),
+        _ => (StatusCode::OK, deployment("1")),
+    });
+    assert_eq!(f.perform(vec![event(), Effect::MirrorConditions { conditions: BTreeMap::new() }]).await, Ok(true));
+    assert_eq!(f.asked(), ["POST events", "PATCH deployments/web/status"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_without_an_answer_ends_at_its_deadline() {
+    let client = Client::new(
+        tower::service_fn(|_: Request<Body>| {
+            std::future::pending::<Result<Response<Body>, std::convert::Infallible>>()
+        }),
+        "ns",
+    );
+    let f = Fixture::new(|_| failure(500, ""));
+    let executor = Executor { client, ..f.executor };
+    let start = tokio::time::Instant::now();
+    let failed = executor.perform(&subject(), vec![patch_pod("a")]).await;
+    assert!(matches!(failed, Err(Failure::Transient { .. })));
+    assert_eq!(start.elapsed(), CALL);
+}

@@ -1,0 +1,217 @@
+use std::sync::{Arc, Mutex};
+
+use interlock_core::{time::Time, world::RunState};
+use serde_json::{Value, json};
+
+use super::{
+    object::{BudgetKind, DeploymentKind, Object, PodKind, PolicyKind, ReplicaSetKind, RunKind},
+    *,
+};
+
+/// A cache, and what it asked to be looked at.
+struct Fixture {
+    observe: Observe,
+    told: Arc<Mutex<Vec<Item>>>,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let told: Arc<Mutex<Vec<Item>>> = Arc::default();
+        let tell = Arc::clone(&told);
+        Self { observe: Observe::new(move |item| tell.lock().unwrap().push(item)), told }
+    }
+
+    fn watch<K: Watched>(&self, json: Value) -> Vec<String> {
+        self.told.lock().unwrap().clear();
+        self.observe.take(&Object::<K>::new(json), Source::Watch, None);
+        self.told()
+    }
+
+    fn told(&self) -> Vec<String> {
+        let mut names: Vec<String> = std::mem::take(&mut *self.told.lock().unwrap())
+            .into_iter()
+            .map(|item| match item {
+                Item::Deployment(key) => key.name.to_string(),
+                Item::Policy(key) => format!("policy {}", key.name),
+            })
+            .collect();
+        names.sort();
+        names.dedup();
+        names
+    }
+
+    fn world(&self, name: &str) -> World {
+        self.observe.world(&Key::new("ns", name), Time(0)).unwrap()
+    }
+}
+
+fn metadata(name: &str, version: u64, owner: Option<(&str, &str)>) -> Value {
+    let owners: Vec<Value> = owner
+        .iter()
+        .map(|(kind, name)| json!({"kind": kind, "name": name, "uid": format!("uid-{name}"), "controller": true}))
+        .collect();
+    json!({"namespace": "ns", "name": name, "uid": format!("uid-{name}"), "resourceVersion": version.to_string(), "ownerReferences": owners})
+}
+
+fn deployment(name: &str, version: u64, image: &str, held: bool) -> Value {
+    let mut metadata = metadata(name, version, None);
+    if held {
+        metadata["annotations"] = json!({"interlock.dev/held-by": "p"});
+    }
+    json!({"metadata": metadata, "spec": {"replicas": 2, "paused": held, "selector": {"matchLabels": {"app": name}}, "template": template(image)}})
+}
+
+fn template(image: &str) -> Value {
+    json!({"spec": {"containers": [{"name": "c", "image": image}]}})
+}
+
+fn replica_set(name: &str, of: &str, version: u64, image: &str) -> Value {
+    json!({"metadata": metadata(name, version, Some(("Deployment", of))), "spec": {"replicas": 2, "template": template(image)}})
+}
+
+fn pod(name: &str, of: &str, version: u64) -> Value {
+    let mut metadata = metadata(name, version, Some(("ReplicaSet", of)));
+    metadata["labels"] = json!({"app": "web"});
+    json!({"metadata": metadata, "spec": {"containers": [{"name": "c", "image": "i"}]},
+        "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:05Z"}]}})
+}
+
+fn run(name: &str, of: &str, version: u64, sequence: i64, status: Value) -> Value {
+    json!({"metadata": metadata(name, version, Some(("Deployment", of))), "status": status, "spec": {
+        "deployment": {"name": of, "uid": format!("uid-{of}")}, "policy": {"name": "p", "uid": "uid-p", "generation": 1},
+        "sequence": sequence, "target": "t", "newTemplate": template("v2"),
+        "settings": {"settleSeconds": 0, "maxConcurrentUpdates": 1, "maxHoldSeconds": 0, "onDelete": "Hold", "historyLimit": 1}}})
+}
+
+fn updating() -> Value {
+    json!({"conditions": [{"type": "Updated", "status": "False", "reason": "Updating", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]})
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_and_replica_sets_lead_to_their_deployment_in_whatever_order_they_arrive() {
+    let f = Fixture::new();
+    assert_eq!(f.watch::<PodKind>(pod("web-1-a", "web-1", 3)), [""; 0]);
+    assert_eq!(f.watch::<ReplicaSetKind>(replica_set("web-1", "web", 2, "v1")), [""; 0]);
+    assert_eq!(f.watch::<DeploymentKind>(deployment("web", 1, "v1", false)), ["web"]);
+    let world = f.world("web");
+    assert_eq!((world.replica_sets.len(), world.pods.len()), (1, 1));
+    assert_eq!(f.watch::<PodKind>(pod("web-1-a", "web-1", 4)), ["web"]);
+    assert_eq!(f.watch::<PodKind>(pod("web-1-a", "web-1", 4)), [""; 0], "nothing new");
+    assert_eq!(f.watch::<PodKind>(pod("other", "unknown", 5)), [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn equal_templates_are_kept_once() {
+    let f = Fixture::new();
+    f.watch::<ReplicaSetKind>(replica_set("web-1", "web", 2, "v1"));
+    f.watch::<DeploymentKind>(deployment("web", 1, "v1", false));
+    let world = f.world("web");
+    assert!(std::ptr::eq(world.deployment.template.json(), world.replica_sets[0].template.json()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_waits_is_told_of_its_predecessor() {
+    let f = Fixture::new();
+    f.watch::<PolicyKind>(json!({"metadata": metadata("p", 1, None), "spec": {"order": [{"name": "etcd"}, {"name": "web", "after": ["etcd", "statefulset/x"]}]}}));
+    f.watch::<DeploymentKind>(deployment("web", 2, "v1", true));
+    let world = f.world("web");
+    assert_eq!(world.components.keys().collect::<Vec<_>>(), ["etcd", "statefulset/x"]);
+    assert!(world.components["etcd"].is_none());
+    assert_eq!(f.watch::<DeploymentKind>(deployment("etcd", 3, "v1", false)), ["etcd", "policy p", "web"]);
+    assert_eq!(f.watch::<ReplicaSetKind>(replica_set("etcd-1", "etcd", 4, "v0")), ["etcd", "web"]);
+    assert_eq!(f.watch::<PodKind>(pod("etcd-1-a", "etcd-1", 5)), ["etcd", "web"]);
+    let etcd = f.world("web").components["etcd"].clone().unwrap();
+    assert_eq!((etcd.old_pods, etcd.run), (1, None));
+    assert_eq!(etcd.changed, Some("2026-01-01T00:00:05Z".parse().unwrap()));
+    // At rest it waits for nothing any more.
+    f.watch::<DeploymentKind>(deployment("web", 6, "v1", false));
+    assert!(f.world("web").components.is_empty());
+    assert_eq!(f.watch::<PodKind>(pod("etcd-1-a", "etcd-1", 7)), ["etcd"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slot_is_seen_by_others_and_its_end_is_told_to_all_that_are_held() {
+    let f = Fixture::new();
+    f.watch::<DeploymentKind>(deployment("a", 1, "v1", true));
+    f.watch::<DeploymentKind>(deployment("b", 2, "v1", true));
+    f.watch::<DeploymentKind>(deployment("c", 3, "v1", false));
+    assert_eq!(f.watch::<RunKind>(run("a-1", "a", 4, 1, updating())), ["a", "policy p"]);
+    assert_eq!(f.world("a").busy.len(), 0);
+    assert_eq!(f.world("b").busy["p"], 1);
+    let ended = json!({"ended": {"at": "2026-01-01T00:00:09Z", "outcome": "Aborted"}});
+    assert_eq!(f.watch::<RunKind>(run("a-1", "a", 5, 1, ended)), ["a", "b", "policy p"]);
+    assert!(f.world("b").busy.is_empty());
+    assert_eq!(f.world("a").runs.len(), 1);
+    let component = f.observe.with(|cache| gather::component(cache, &Key::new("ns", "a"))).unwrap();
+    assert_eq!(component.run, Some(RunState::Failed));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_cannot_be_read_is_left_out() {
+    let f = Fixture::new();
+    f.watch::<DeploymentKind>(deployment("web", 1, "v1", false));
+    f.watch::<RunKind>(
+        json!({"metadata": metadata("bad", 2, Some(("Deployment", "web"))), "spec": {"sequence": "\u{0}"}}),
+    );
+    f.watch::<RunKind>(run("good", "web", 3, 1, json!({})));
+    assert_eq!(f.world("web").runs.iter().map(|r| r.name.as_str()).collect::<Vec<_>>(), ["good"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn our_own_write_is_seen_at_once_and_tells_everybody_but_us() {
+    let f = Fixture::new();
+    f.watch::<DeploymentKind>(deployment("web", 1, "v1", false));
+    let us = Item::Deployment(Key::new("ns", "web"));
+    f.told();
+    f.observe.learn(&Object::<DeploymentKind>::new(deployment("web", 9, "v2", false)), Some(&us));
+    assert_eq!(f.told(), [""; 0]);
+    assert_eq!(f.world("web").deployment.resource_version, "9");
+    assert_eq!(f.watch::<DeploymentKind>(deployment("web", 5, "v1", false)), [""; 0], "the watch lags");
+    assert_eq!(f.world("web").deployment.resource_version, "9");
+}
+
+#[tokio::test(start_paused = true)]
+async fn budgets_know_which_pods_are_ours_and_who_else_is_ready() {
+    let f = Fixture::new();
+    f.watch::<DeploymentKind>(deployment("web", 1, "v1", true));
+    f.watch::<ReplicaSetKind>(replica_set("web-1", "web", 2, "v1"));
+    f.watch::<PodKind>(pod("web-1-a", "web-1", 3));
+    f.watch::<PodKind>(pod("alone", "nobody", 4));
+    let pdb = |version: u64, allowed: i64| json!({"metadata": metadata("pdb", version, None), "spec": {"selector": {"matchLabels": {"app": "web"}}}, "status": {"disruptionsAllowed": allowed}});
+    assert_eq!(f.watch::<BudgetKind>(pdb(5, 0)), ["web"]);
+    let world = f.world("web");
+    let [budget] = &world.budgets[..] else { panic!("{:?}", world.budgets) };
+    assert_eq!((budget.pods.len(), budget.others_ready, budget.allowed), (1, 1, 0));
+    assert_eq!(f.watch::<BudgetKind>(pdb(6, 0)), [""; 0], "only its version changed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_status_of_a_policy_triggers_nothing() {
+    let f = Fixture::new();
+    f.watch::<DeploymentKind>(deployment("web", 1, "v1", false));
+    let policy =
+        |version: u64, status: Value| json!({"metadata": metadata("p", version, None), "spec": {}, "status": status});
+    assert_eq!(f.watch::<PolicyKind>(policy(2, json!({}))), ["policy p", "web"]);
+    assert_eq!(f.watch::<PolicyKind>(policy(3, json!({"selected": 3}))), [""; 0]);
+    assert_eq!(f.observe.policy(&Key::new("ns", "p")).unwrap().status.selected, 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_that_arrives_makes_the_cache_panic() {
+    let f = Fixture::new();
+    for odd in [
+        json!(null),
+        json!([]),
+        json!({"metadata": 1}),
+        json!({"metadata": {"name": "x"}}),
+        json!({"metadata": {"name": "\u{0}", "namespace": 7, "uid": [], "ownerReferences": {"a": 1}}, "spec": "x", "status": 1e300}),
+    ] {
+        f.watch::<DeploymentKind>(odd.clone());
+        f.watch::<ReplicaSetKind>(odd.clone());
+        f.watch::<PodKind>(odd.clone());
+        f.watch::<PolicyKind>(odd.clone());
+        f.watch::<RunKind>(odd.clone());
+        f.watch::<BudgetKind>(odd);
+    }
+    assert!(f.observe.everything().len() <= 4);
+}
