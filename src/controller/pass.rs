@@ -53,7 +53,9 @@ struct Refusal {
 /// One lock per policy: between the plan that takes an update slot and the status that says so, nobody else of the
 /// same policy plans.
 #[derive(Default)]
-pub(super) struct Slots(Mutex<HashMap<(Arc<str>, String), Arc<tokio::sync::Mutex<()>>>>);
+pub(super) struct Slots(Mutex<HashMap<(Arc<str>, String), Lock>>);
+
+type Lock = Arc<tokio::sync::Mutex<()>>;
 
 impl Slots {
     async fn lock(&self, namespace: &Arc<str>, policy: String) -> OwnedMutexGuard<()> {
@@ -262,15 +264,14 @@ impl Pass<'_> {
         }
         let mut wake = wake.map(|at| until(at, world.now));
         if let Some(write) = status {
-            match self.status_due(&write) {
-                Some(pause) => wake = earlier(wake, Some(pause)),
-                None => {
-                    let (run, status) = (write.run.clone(), write.status.clone());
-                    self.shared.executor.status(&subject, write).await?;
-                    self.memory.status_written = Some(Instant::now());
-                    self.count(&world, &run, &status);
-                    wrote = true;
-                }
+            if let Some(pause) = self.status_due(&write) {
+                wake = earlier(wake, Some(pause));
+            } else {
+                let (run, status) = (write.run.clone(), write.status.clone());
+                self.shared.executor.status(&subject, write).await?;
+                self.memory.status_written = Some(Instant::now());
+                self.count(&world, &run, &status);
+                wrote = true;
             }
         }
         Ok(if wrote { Round::Wrote } else { Round::Rest(wake) })

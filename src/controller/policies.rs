@@ -209,13 +209,10 @@ async fn enforced(
     stored: &HookPolicyStatus,
     memory: &mut Memory,
 ) -> Result<(Verdict, Option<Duration>), Failure> {
-    let spec = match &policy.spec {
-        Ok(spec) => spec,
-        Err(_) => {
-            memory.probe = probe::Memory::default();
-            let message = "what the policy selects is not known, since it cannot be read";
-            return Ok((Verdict::new(Status::Unknown, "PolicyInvalid", message), None));
-        }
+    let Ok(spec) = &policy.spec else {
+        memory.probe = probe::Memory::default();
+        let message = "what the policy selects is not known, since it cannot be read";
+        return Ok((Verdict::new(Status::Unknown, "PolicyInvalid", message), None));
     };
     let idle = match spec.enforcement {
         Enforcement::Audit => Some((Status::False, "Audit", "the policy only audits: nothing is held")),

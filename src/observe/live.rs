@@ -73,15 +73,11 @@ impl Observe {
     }
 
     async fn read_in_order(&self, client: &Client, key: &Key) -> Result<(), LiveError> {
-        match self.get_deployment(client, key).await? {
-            Some(deployment) => self.learn(&deployment, Some(&Item::Deployment(key.clone()))),
-            None => {
-                let uid = self.with(|cache| cache.deployments.get(key).map(|d| d.uid.clone()));
-                if let Some(uid) = uid {
-                    let gone = Version { uid: uid.into(), resource_version: "".into() };
-                    self.forget::<DeploymentKind>(key, &gone, None);
-                }
-            }
+        if let Some(deployment) = self.get_deployment(client, key).await? {
+            self.learn(&deployment, Some(&Item::Deployment(key.clone())));
+        } else if let Some(uid) = self.with(|cache| cache.deployments.get(key).map(|d| d.uid.clone())) {
+            let gone = Version { uid: uid.into(), resource_version: "".into() };
+            self.forget::<DeploymentKind>(key, &gone, None);
         }
         let Some(deployment) = self.with(|cache| cache.deployments.get(key).cloned()) else { return Ok(()) };
         let item = Item::Deployment(key.clone());

@@ -85,12 +85,12 @@ impl Observe {
 
     /// Have first complete lists of all kinds arrived?
     pub fn synced(&self) -> bool {
-        self.with(|cache| cache.synced())
+        self.with(Cache::synced)
     }
 
     /// Everything there is to look at.
     pub fn everything(&self) -> Vec<Item> {
-        self.with(|cache| cache.everything())
+        self.with(Cache::everything)
     }
 
     /// A HookPolicy and its status.

@@ -57,6 +57,7 @@ impl Default for Pools {
 
 /// A pod, packed.
 #[derive(Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "the same facts as the planner's type")]
 pub struct Packed {
     name: Box<str>,
     uid: Box<str>,

@@ -33,7 +33,7 @@ impl fmt::Display for Key {
 
 /// How long the UID of a deleted object is remembered, so that the late answer to one of our own writes does not bring
 /// it back. Longer than any call may take.
-const TOMBSTONE: Duration = Duration::from_secs(60);
+const TOMBSTONE: Duration = Duration::from_mins(1);
 
 /// Identity and version of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -160,9 +160,10 @@ impl<T> Table<T> {
                 self.by.entry(value.into()).or_default().insert(key.clone());
             }
         }
-        let old = self.entries.insert(key, Entry { version: version.clone(), epoch: self.epoch, fact });
+        let uid = version.uid.clone();
+        let old = self.entries.insert(key, Entry { version, epoch: self.epoch, fact });
         if let Some(old) = old
-            && old.version.uid != version.uid
+            && old.version.uid != uid
         {
             self.bury(old.version, None);
         }

@@ -76,6 +76,7 @@ fn pod(name: &str, of: &str, version: u64) -> Value {
         "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:05Z"}]}})
 }
 
+#[allow(clippy::needless_pass_by_value, reason = "literals read better this way")]
 fn run(name: &str, of: &str, version: u64, sequence: i64, status: Value) -> Value {
     json!({"metadata": metadata(name, version, Some(("Deployment", of))), "status": status, "spec": {
         "deployment": {"name": of, "uid": format!("uid-{of}")}, "policy": {"name": "p", "uid": "uid-p", "generation": 1},

@@ -59,7 +59,7 @@ pub struct WatchEnded(&'static str);
 pub fn client(mut config: Config) -> Result<Client, kube::Error> {
     config.default_retry = false;
     config.connect_timeout = Some(Duration::from_secs(5));
-    config.read_timeout = Some(Duration::from_secs(60));
+    config.read_timeout = Some(Duration::from_mins(1));
     config.write_timeout = Some(Duration::from_secs(30));
     Client::try_from(config)
 }
