@@ -19,7 +19,12 @@ use super::{
     output,
 };
 use crate::{
-    lease::{Candidate, Fence, LeaseLost, identity},
+    action::{
+        Actions,
+        http::{Allow, HttpClient},
+    },
+    controller::{self, Clock},
+    lease::{Candidate, Fence, identity},
     observe::{self, Scope},
     publish::metrics::Metrics,
     serve::{Health, Server},
@@ -170,10 +175,11 @@ async fn run(cluster: &ClusterArgs, namespace: Option<String>, args: RunArgs) ->
     let config = cluster.config().await?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), server = %config.cluster_url, ?scope, "starting");
 
+    let instance = identity();
     let (candidate, fence) = if args.leader_elect {
         // A client of its own: renewals never queue behind other requests.
         let client = connect(config.clone())?;
-        let (candidate, fence) = Candidate::new(client, &lease_namespace, &args.lease_name, identity());
+        let (candidate, fence) = Candidate::new(client, &lease_namespace, &args.lease_name, instance.clone());
         (Some(candidate), fence)
     } else {
         (None, Fence::always())
@@ -182,12 +188,21 @@ async fn run(cluster: &ClusterArgs, namespace: Option<String>, args: RunArgs) ->
     probe(&client, &scope).await?;
     let metrics = Metrics::new();
     let health = Health::new(fence.clone());
+    let http = HttpClient::new(Allow { loopback: args.hook_allow_loopback }).map_err(|e| Failure::error(chain(&e)))?;
+    let options = controller::Options {
+        scope,
+        clock: Clock::System,
+        instance,
+        hooks: Actions::http(http),
+        metrics: metrics.clone(),
+        health: health.clone(),
+    };
     let server = Server::bind(args.listen).await.map_err(|e| Failure::error(e.to_string()))?;
     let mut signals = Signals::new()?;
 
     let (stop_acting, stop_leading, stop_serving) =
         (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
-    let serving = tokio::spawn(server.run(health.clone(), metrics.clone(), stop_serving.clone()));
+    let serving = tokio::spawn(server.run(health.clone(), metrics, stop_serving.clone()));
     let leading = tokio::spawn({
         let stop = stop_leading.clone();
         async move {
@@ -198,8 +213,7 @@ async fn run(cluster: &ClusterArgs, namespace: Option<String>, args: RunArgs) ->
             Ok(())
         }
     });
-    let acting =
-        tokio::spawn(act(client, scope, fence, health.clone(), metrics, args.hook_allow_loopback, stop_acting.clone()));
+    let acting = tokio::spawn(controller::run(client, options, fence, stop_acting.clone()));
     tokio::pin!(serving, leading, acting);
 
     tokio::select! {
@@ -230,20 +244,6 @@ async fn run(cluster: &ClusterArgs, namespace: Option<String>, args: RunArgs) ->
         }
         name = signals.wait() => Err(Failure::failed(format!("{name} again: ended at once"))),
     }
-}
-
-/// The controller.
-async fn act(
-    _client: Client,
-    _scope: Scope,
-    _fence: Fence,
-    _health: Health,
-    _metrics: Metrics,
-    _allow_loopback: bool,
-    stop: CancellationToken,
-) -> Result<(), LeaseLost> {
-    stop.cancelled().await;
-    Ok(())
 }
 
 fn connect(config: Config) -> Result<Client, Failure> {
