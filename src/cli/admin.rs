@@ -27,6 +27,9 @@ pub struct InstallArgs {
     /// Image of the controller. Absent: no controller is deployed
     #[arg(long, value_name = "IMAGE")]
     image: Option<String>,
+    /// Where the controller lives
+    #[arg(long, value_name = "NAME", default_value = NAMESPACE)]
+    controller_namespace: String,
 }
 
 /// Options of `uninstall`.
@@ -36,6 +39,9 @@ pub struct UninstallArgs {
     /// back to what runs
     #[arg(long, value_enum)]
     held: Held,
+    /// Where the controller lives; deleted unless it was there before the installation
+    #[arg(long, value_name = "NAME", default_value = NAMESPACE)]
+    controller_namespace: String,
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -65,9 +71,10 @@ enum Held {
 
 /// Installs, or prints what would be applied.
 pub async fn install(cluster: &ClusterArgs, namespace: Option<&str>, args: &InstallArgs) -> Result<Exit, Failure> {
-    let InstallArgs { dry_run, output: _, failure_policy, image } = args;
+    whole_cluster(namespace)?;
+    let InstallArgs { dry_run, output: _, failure_policy, image, controller_namespace } = args;
     let options = InstallOptions {
-        namespace: namespace.unwrap_or(NAMESPACE).to_owned(),
+        namespace: controller_namespace.clone(),
         failure_policy: match failure_policy {
             Policy::Fail => FailurePolicy::Fail,
             Policy::Ignore => FailurePolicy::Ignore,
@@ -86,8 +93,9 @@ pub async fn install(cluster: &ClusterArgs, namespace: Option<&str>, args: &Inst
 
 /// Uninstalls.
 pub async fn uninstall(cluster: &ClusterArgs, namespace: Option<&str>, args: &UninstallArgs) -> Result<Exit, Failure> {
+    whole_cluster(namespace)?;
     let options = UninstallOptions {
-        namespace: namespace.unwrap_or(NAMESPACE).to_owned(),
+        namespace: args.controller_namespace.clone(),
         held: match args.held {
             Held::Release => OnUninstall::Release,
             Held::Keep => OnUninstall::Keep,
@@ -96,6 +104,17 @@ pub async fn uninstall(cluster: &ClusterArgs, namespace: Option<&str>, args: &Un
     };
     let connection = Connection::new(cluster, namespace).await?;
     report(install::uninstall(&connection.client, &options).await)
+}
+
+/// A `-n` given by habit must not become the namespace that the hold leaves alone and that `uninstall` deletes.
+fn whole_cluster(namespace: Option<&str>) -> Result<(), Failure> {
+    match namespace {
+        None => Ok(()),
+        Some(namespace) => Err(Failure::usage(format!(
+            "--namespace {namespace}: an installation is for the whole cluster; for the namespace of the controller give \
+             --controller-namespace"
+        ))),
+    }
 }
 
 fn report(outcome: Result<Vec<Line>, install::Failed>) -> Result<Exit, Failure> {

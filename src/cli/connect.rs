@@ -35,9 +35,7 @@ impl ClusterArgs {
             }
             None => Config::infer().await.map_err(|error| {
                 let why = chain(&error);
-                Failure::error(format!(
-                    "cannot find a cluster: {why}; give --kubeconfig PATH or set KUBECONFIG"
-                ))
+                Failure::error(format!("cannot find a cluster: {why}; give --kubeconfig PATH or set KUBECONFIG"))
             }),
         }
     }

@@ -76,7 +76,9 @@ impl Failure {
                     "cannot {what}: the cluster does not know the resources of Interlock; run: kubectl interlock install"
                 ))
             }
-            kube::Error::Api(status) if status.code == 404 => Self::not_found(format!("cannot {what}: {}", status.message)),
+            kube::Error::Api(status) if status.code == 404 => {
+                Self::not_found(format!("cannot {what}: {}", status.message))
+            }
             kube::Error::Api(status) => Self::error(format!("cannot {what}: {} ({})", status.message, status.code)),
             other => Self::error(format!("cannot {what}: {}", chain(other))),
         }

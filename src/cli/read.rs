@@ -36,7 +36,12 @@ pub async fn policies(connection: &Connection, all: bool) -> Result<Vec<(String,
     let objects = list::<PolicyKind>(connection, all, ListParams::default()).await?;
     Ok(objects
         .iter()
-        .map(|object| (facts::json::text(facts::json::field(object, "metadata"), "namespace").to_owned(), facts::policy::policy(object)))
+        .map(|object| {
+            (
+                facts::json::text(facts::json::field(object, "metadata"), "namespace").to_owned(),
+                facts::policy::policy(object),
+            )
+        })
         .collect())
 }
 
@@ -65,7 +70,9 @@ pub async fn replica_sets(connection: &Connection, deployment: &Deployment) -> R
     let objects = list::<ReplicaSetKind>(connection, false, ListParams::default().labels(&labels.join(","))).await?;
     let mut found: Vec<ReplicaSet> = objects
         .iter()
-        .filter(|object| facts::json::controller(facts::json::field(object, "metadata"), "Deployment") == deployment.uid)
+        .filter(|object| {
+            facts::json::controller(facts::json::field(object, "metadata"), "Deployment") == deployment.uid
+        })
         .map(facts::replicaset::replica_set)
         .collect();
     found.sort_by(|a, b| (a.revision(), a.created, &a.name).cmp(&(b.revision(), b.created, &b.name)));

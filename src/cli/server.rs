@@ -48,9 +48,6 @@ const GRACE: Duration = Duration::from_secs(20);
 pub struct Interlock {
     #[command(flatten)]
     cluster: ClusterArgs,
-    /// run: watch only this namespace. install, uninstall: where the controller lives
-    #[arg(short, long, value_name = "NAME", global = true)]
-    namespace: Option<String>,
     #[command(subcommand)]
     command: Command,
 }
@@ -72,6 +69,9 @@ enum Command {
 /// Options of `interlock run`.
 #[derive(Clone, Debug, Args)]
 pub struct RunArgs {
+    /// Watch only this namespace. Absent: all
+    #[arg(short, long, value_name = "NAME")]
+    namespace: Option<String>,
     /// Only Deployments that this selects, such as metadata.name=web; the watch itself is narrowed
     #[arg(long, value_name = "SELECTOR")]
     field_selector: Option<String>,
@@ -112,11 +112,11 @@ pub struct RunArgs {
 impl Interlock {
     /// Carries out what was asked for.
     pub async fn run(self) -> Result<Exit, Failure> {
-        let Self { cluster, namespace, command } = self;
+        let Self { cluster, command } = self;
         match command {
-            Command::Run(args) => run(&cluster, namespace, args).await,
-            Command::Install(args) => install(&cluster, namespace.as_deref(), &args).await,
-            Command::Uninstall(args) => uninstall(&cluster, namespace.as_deref(), &args).await,
+            Command::Run(args) => run(&cluster, args).await,
+            Command::Install(args) => install(&cluster, None, &args).await,
+            Command::Uninstall(args) => uninstall(&cluster, None, &args).await,
             Command::Crd => crd(),
             Command::Version => {
                 output::print(concat!("interlock ", env!("CARGO_PKG_VERSION"), "\n"));
@@ -127,14 +127,14 @@ impl Interlock {
 }
 
 /// What is watched, or what is wrong with it.
-fn scope(namespace: Option<String>, args: &RunArgs) -> Result<Scope, Failure> {
+fn scope(args: &RunArgs) -> Result<Scope, Failure> {
     if let Some(text) = &args.field_selector {
         select::parse_field_selector(text).map_err(|why| {
             Failure::usage(format!("--field-selector {text:?}: {why}; for example: metadata.name=web"))
         })?;
     }
     Ok(Scope {
-        namespace,
+        namespace: args.namespace.clone(),
         field_selector: args.field_selector.clone().filter(|text| !text.trim().is_empty()),
         label_selector: args.label_selector.clone().filter(|text| !text.trim().is_empty()),
     })
@@ -167,10 +167,10 @@ async fn probe(client: &Client, scope: &Scope) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn run(cluster: &ClusterArgs, namespace: Option<String>, args: RunArgs) -> Result<Exit, Failure> {
+async fn run(cluster: &ClusterArgs, args: RunArgs) -> Result<Exit, Failure> {
     let lease_namespace =
-        args.lease_namespace.clone().or_else(|| namespace.clone()).unwrap_or_else(|| LEASE_NAMESPACE.to_owned());
-    let scope = scope(namespace, &args)?;
+        args.lease_namespace.clone().or_else(|| args.namespace.clone()).unwrap_or_else(|| LEASE_NAMESPACE.to_owned());
+    let scope = scope(&args)?;
     telemetry::init(args.log_format, args.log_level.as_deref()).map_err(|e| Failure::usage(e.to_string()))?;
     let config = cluster.config().await?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), server = %config.cluster_url, ?scope, "starting");
@@ -315,17 +315,15 @@ mod tests {
 
     #[test]
     fn selectors_that_the_server_would_refuse_are_refused_at_start() {
-        let good = scope(
-            None,
-            &args(&["--field-selector", "metadata.name=web,metadata.namespace!=x", "-l", "app in (a,b),!c"]),
-        );
+        let good =
+            scope(&args(&["--field-selector", "metadata.name=web,metadata.namespace!=x", "-l", "app in (a,b),!c"]));
         assert!(good.unwrap().narrowed());
         for (line, part) in [
             (["--field-selector", "spec.replicas=3"], "spec.replicas"),
             (["--field-selector", "metadata.name"], "metadata.name"),
             (["--field-selector", "metadata.labels.app=web"], "metadata.labels.app"),
         ] {
-            let failure = scope(None, &args(&line)).unwrap_err();
+            let failure = scope(&args(&line)).unwrap_err();
             assert_eq!(failure.exit, Exit::Usage);
             assert!(failure.message.starts_with(line[0]) && failure.message.contains(part), "{failure}");
             assert!(failure.message.contains("for example"), "{failure}");

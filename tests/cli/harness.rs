@@ -12,19 +12,19 @@ use kube::{
 use serde_json::{Value, json};
 use tokio::{process::Command, sync::OnceCell, time::Instant};
 
-pub const PLUGIN: &str = env!("CARGO_BIN_EXE_kubectl-interlock");
-pub const INTERLOCK: &str = env!("CARGO_BIN_EXE_interlock");
+pub(crate) const PLUGIN: &str = env!("CARGO_BIN_EXE_kubectl-interlock");
+pub(crate) const INTERLOCK: &str = env!("CARGO_BIN_EXE_interlock");
 
 /// What a process printed and how it ended.
 #[derive(Debug)]
-pub struct Ended {
-    pub code: Option<i32>,
-    pub out: String,
-    pub err: String,
+pub(crate) struct Ended {
+    pub(crate) code: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
 }
 
 /// Runs a binary to its end.
-pub async fn ended(binary: &str, args: &[&str]) -> Ended {
+pub(crate) async fn ended(binary: &str, args: &[&str]) -> Ended {
     let output = Command::new(binary).args(args).stdin(Stdio::null()).kill_on_drop(true).output().await.unwrap();
     Ended {
         code: output.status.code(),
@@ -34,7 +34,7 @@ pub async fn ended(binary: &str, args: &[&str]) -> Ended {
 }
 
 /// The cluster of this program, with Interlock installed by its own command.
-pub async fn cluster() -> &'static Cluster {
+pub(crate) async fn cluster() -> &'static Cluster {
     static INSTALLED: OnceCell<()> = OnceCell::const_new();
     let cluster = Cluster::shared().await.expect("a development cluster");
     INSTALLED
@@ -49,14 +49,14 @@ pub async fn cluster() -> &'static Cluster {
 }
 
 /// A namespace of its own.
-pub struct Env {
-    pub cluster: &'static Cluster,
-    pub client: Client,
-    pub namespace: String,
+pub(crate) struct Env {
+    pub(crate) cluster: &'static Cluster,
+    pub(crate) client: Client,
+    pub(crate) namespace: String,
 }
 
 impl Env {
-    pub async fn new(name: &str) -> Self {
+    pub(crate) async fn new(name: &str) -> Self {
         let cluster = cluster().await;
         let client = cluster.client().await.unwrap();
         let namespace = format!("{name}-{}", interlock::cli::random_id().split_at(6).0);
@@ -65,22 +65,22 @@ impl Env {
         Self { cluster, client, namespace }
     }
 
-    pub fn kubeconfig(&self) -> PathBuf {
+    pub(crate) fn kubeconfig(&self) -> PathBuf {
         self.cluster.kubeconfig_path().to_owned()
     }
 
     /// `kubectl interlock ARGS` as the administrator.
-    pub async fn plugin(&self, args: &[&str]) -> Ended {
+    pub(crate) async fn plugin(&self, args: &[&str]) -> Ended {
         let kubeconfig = self.kubeconfig();
         let fixed = ["--kubeconfig", kubeconfig.to_str().unwrap(), "-n", &self.namespace];
         ended(PLUGIN, &[args, &fixed].concat()).await
     }
 
-    pub fn deployments(&self) -> Api<Deployment> {
+    pub(crate) fn deployments(&self) -> Api<Deployment> {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    pub async fn create(&self, name: &str, replicas: i64) {
+    pub(crate) async fn create(&self, name: &str, replicas: i64) {
         let object = deployment(name, replicas);
         self.deployments().create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap();
         self.until("it is complete", 60, || async {
@@ -90,11 +90,11 @@ impl Env {
         .await;
     }
 
-    pub async fn get(&self, name: &str) -> Value {
+    pub(crate) async fn get(&self, name: &str) -> Value {
         serde_json::to_value(self.deployments().get(name).await.unwrap()).unwrap()
     }
 
-    pub async fn set_image(&self, name: &str, image: &str, dry_run: bool) -> Value {
+    pub(crate) async fn set_image(&self, name: &str, image: &str, dry_run: bool) -> Value {
         let patch = json!({"spec": {"template": {"spec": {"containers": [{"name": "c", "image": image}]}}}});
         let params = PatchParams { dry_run, ..PatchParams::default() };
         let answer = self.deployments().patch(name, &params, &Patch::Strategic(&patch)).await.unwrap();
@@ -102,7 +102,7 @@ impl Env {
     }
 
     /// Applies a HookPolicy for the Deployment `name`, and waits until it is in force.
-    pub async fn policy(&self, name: &str, hooks: Value) {
+    pub(crate) async fn policy(&self, name: &str, hooks: Value) {
         let object = json!({
             "apiVersion": "interlock.dev/v1alpha1", "kind": "HookPolicy",
             "metadata": {"name": "gate", "namespace": self.namespace},
@@ -113,17 +113,19 @@ impl Env {
         "hookpolicies".clone_into(&mut resource.plural);
         let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &self.namespace, &resource);
         api.create(&PostParams::default(), &object).await.unwrap();
-        self.until("the policy is in force", 30, || async { held(&self.set_image(name, "r.test/img:probe", true).await) })
-            .await;
+        self.until("the policy is in force", 30, || async {
+            held(&self.set_image(name, "r.test/img:probe", true).await)
+        })
+        .await;
     }
 
     /// Polls until it is so.
-    pub async fn until<F: Future<Output = bool>>(&self, what: &str, seconds: u64, so: impl Fn() -> F) {
+    pub(crate) async fn until<F: Future<Output = bool>>(&self, what: &str, seconds: u64, so: impl Fn() -> F) {
         until(what, seconds, so).await;
     }
 }
 
-pub async fn until<F: Future<Output = bool>>(what: &str, seconds: u64, so: impl Fn() -> F) {
+pub(crate) async fn until<F: Future<Output = bool>>(what: &str, seconds: u64, so: impl Fn() -> F) {
     let end = Instant::now() + Duration::from_secs(seconds);
     while !so().await {
         assert!(Instant::now() < end, "not within {seconds} s: {what}");
@@ -131,11 +133,12 @@ pub async fn until<F: Future<Output = bool>>(what: &str, seconds: u64, so: impl 
     }
 }
 
-pub fn held(deployment: &Value) -> bool {
-    deployment["metadata"]["annotations"]["interlock.dev/held-by"].is_string() && deployment["spec"]["paused"] == json!(true)
+pub(crate) fn held(deployment: &Value) -> bool {
+    deployment["metadata"]["annotations"]["interlock.dev/held-by"].is_string()
+        && deployment["spec"]["paused"] == json!(true)
 }
 
-pub fn image(deployment: &Value) -> &str {
+pub(crate) fn image(deployment: &Value) -> &str {
     deployment["spec"]["template"]["spec"]["containers"][0]["image"].as_str().unwrap()
 }
 

@@ -16,21 +16,21 @@ use tokio::{
 use super::harness::{Env, INTERLOCK, ended, until};
 
 /// A running `interlock run` for one namespace.
-pub struct Controller {
+pub(crate) struct Controller {
     child: Child,
-    pub url: String,
+    pub(crate) url: String,
 }
 
 impl Controller {
     /// Starts it, as the service account, and waits until it listens.
-    pub async fn start(env: &Env, args: &[&str]) -> Self {
+    pub(crate) async fn start(env: &Env, election: &[&str]) -> Self {
         let kubeconfig = env.cluster.service_account_kubeconfig("interlock-system", "interlock").await.unwrap();
         let mut child = Command::new(INTERLOCK)
             .args(["run", "--kubeconfig", kubeconfig.to_str().unwrap(), "--namespace", &env.namespace])
             .args(["--listen", "127.0.0.1:0", "--log-format", "json", "--hook-allow-loopback"])
-            .args(["--lease-namespace", "interlock-system", "--lease-name", "interlock"])
-            .args(args)
+            .args(election)
             .env_remove("RUST_LOG")
+            .env_remove("POD_NAMESPACE")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -54,25 +54,25 @@ impl Controller {
         Self { child, url: format!("http://127.0.0.1:{port}") }
     }
 
-    pub async fn ready(&self) {
+    pub(crate) async fn ready(&self) {
         until("ready", 40, || async { get(&self.url, "/readyz").await.0 == 200 }).await;
     }
 
-    pub async fn leads(&self) -> bool {
+    pub(crate) async fn leads(&self) -> bool {
         get(&self.url, "/metrics").await.1.contains("\ninterlock_leader 1\n")
     }
 
-    pub fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         let pid = self.child.id().unwrap().to_string();
         assert!(std::process::Command::new("kill").args([&format!("-{name}"), &pid]).status().unwrap().success());
     }
 
-    pub async fn wait(&mut self) -> ExitStatus {
+    pub(crate) async fn wait(&mut self) -> ExitStatus {
         timeout(Duration::from_secs(30), self.child.wait()).await.expect("it does not end").unwrap()
     }
 
     /// Ends it the orderly way.
-    pub async fn terminate(&mut self) -> Option<i32> {
+    pub(crate) async fn terminate(&mut self) -> Option<i32> {
         self.signal("TERM");
         self.wait().await.code()
     }
@@ -88,18 +88,13 @@ async fn get(url: &str, path: &str) -> (u16, String) {
 
 async fn holder(env: &Env) -> Option<String> {
     let leases: Api<Lease> = Api::namespaced(env.client.clone(), "interlock-system");
-    leases.get_opt("election").await.unwrap()?.spec?.holder_identity
+    leases.get_opt("interlock").await.unwrap()?.spec?.holder_identity
 }
 
 #[tokio::test]
 async fn one_leads_and_the_next_takes_over_after_an_end_a_kill_and_a_standstill() {
     let env = Env::new("election").await;
-    let own = ["--lease-name", "election"];
-    let lease = |mut c: Vec<&'static str>| {
-        c.extend(own);
-        c
-    };
-    let args = lease(Vec::new());
+    let args = ["--lease-namespace", "interlock-system", "--lease-name", "interlock"];
     let mut first = Controller::start(&env, &args).await;
     first.ready().await;
     until("the first leads", 20, || first.leads()).await;
@@ -119,21 +114,22 @@ async fn one_leads_and_the_next_takes_over_after_an_end_a_kill_and_a_standstill(
     until("the third leads", 25, || third.leads()).await;
 
     // Stopped for longer than the Lease lasts: it must find that out by itself, and end.
-    let fourth = Controller::start(&env, &args).await;
+    let mut fourth = Controller::start(&env, &args).await;
     fourth.ready().await;
     third.signal("STOP");
     until("the fourth leads", 25, || fourth.leads()).await;
     third.signal("CONT");
     assert_eq!(third.wait().await.code(), Some(5));
     assert!(fourth.leads().await);
-    drop(fourth);
     assert!(holder(&env).await.is_some());
+    assert_eq!(fourth.terminate().await, Some(0));
+    assert_eq!(holder(&env).await, None, "given back");
 }
 
 #[tokio::test]
-async fn a_graceful_end_leaves_the_lease_without_a_holder() {
+async fn without_leader_election_it_runs_and_ends_at_an_interrupt() {
     let env = Env::new("graceful").await;
-    let mut controller = Controller::start(&env, &["--lease-namespace", &env.namespace, "--leader-elect=false"]).await;
+    let mut controller = Controller::start(&env, &["--leader-elect=false"]).await;
     controller.ready().await;
     controller.signal("INT");
     assert_eq!(controller.wait().await.code(), Some(0));
@@ -145,11 +141,17 @@ async fn what_cannot_work_is_refused_at_start() {
     let kubeconfig = env.kubeconfig();
     let run = |args: &'static [&'static str]| {
         let kubeconfig = kubeconfig.to_str().unwrap().to_owned();
-        async move { ended(INTERLOCK, &[&["run", "--kubeconfig", &kubeconfig, "--listen", "127.0.0.1:0"][..], args].concat()).await }
+        async move {
+            ended(INTERLOCK, &[&["run", "--kubeconfig", &kubeconfig, "--listen", "127.0.0.1:0"][..], args].concat())
+                .await
+        }
     };
     let field = run(&["--field-selector", "spec.replicas=3"]).await;
     assert_eq!(field.code, Some(2));
-    assert!(field.err.contains("--field-selector \"spec.replicas=3\"") && field.err.contains("metadata.name"), "{field:?}");
+    assert!(
+        field.err.contains("--field-selector \"spec.replicas=3\"") && field.err.contains("metadata.name"),
+        "{field:?}"
+    );
     let label = run(&["--label-selector", "app in"]).await;
     assert_eq!(label.code, Some(2), "{label:?}");
     assert!(label.err.contains("--label-selector \"app in\""), "{label:?}");

@@ -81,8 +81,13 @@ pub async fn run(
         let run = state::latest(&runs);
         let (action, what) = allowed(run, choice).map_err(|why| Failure::failed(format!("{target}: {why}")))?;
         let Some(run) = run else { continue };
-        let decision =
-            Decision { id: id.clone(), action, target: what.clone(), reason: reason.map(str::to_owned), by: by.clone() };
+        let decision = Decision {
+            id: id.clone(),
+            action,
+            target: what.clone(),
+            reason: reason.map(str::to_owned),
+            by: by.clone(),
+        };
         let patch = patch(run, &decision)?;
         match api.patch(&run.name, &PatchParams::default(), &Patch::<()>::Json(patch)).await {
             Ok(_) => {
@@ -92,7 +97,9 @@ pub async fn run(
             }
             // The run has changed since it was read, so what was allowed may no longer be.
             Err(kube::Error::Api(status)) if stale(&status) => {}
-            Err(kube::Error::Api(status)) if status.code == 403 => return Err(forbidden(connection, run, &status.message)),
+            Err(kube::Error::Api(status)) if status.code == 403 => {
+                return Err(forbidden(connection, run, &status.message));
+            }
             Err(error) => return Err(Failure::request(&format!("decide on run {}", run.name), &error)),
         }
     }
@@ -119,7 +126,10 @@ pub fn allowed(run: Option<&Run>, choice: &Choice) -> Result<(Action, Option<Str
         return Err(format!("there is nothing to decide: run {} has ended ({})", run.name, word(&ended.outcome)));
     }
     if run.spec.decisions.len() >= MOST_DECISIONS {
-        return Err(format!("run {} has {MOST_DECISIONS} decisions, which is the most; change the template or undo", run.name));
+        return Err(format!(
+            "run {} has {MOST_DECISIONS} decisions, which is the most; change the template or undo",
+            run.name
+        ));
     }
     let status = &run.status;
     match choice {
@@ -146,11 +156,9 @@ pub fn allowed(run: Option<&Run>, choice: &Choice) -> Result<(Action, Option<Str
             let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
             Err(format!("run {} has no hook {name}; its hooks: {names}", run.name))
         }
-        Choice::Skip(Skip::Current) => {
-            current(run).map(|target| (Action::Skip, Some(target))).ok_or_else(|| {
-                format!("run {} waits for nothing that can be skipped; name it with --hook or --gate", run.name)
-            })
-        }
+        Choice::Skip(Skip::Current) => current(run).map(|target| (Action::Skip, Some(target))).ok_or_else(|| {
+            format!("run {} waits for nothing that can be skipped; name it with --hook or --gate", run.name)
+        }),
     }
 }
 

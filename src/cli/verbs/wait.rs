@@ -95,7 +95,9 @@ pub fn judge(deployment: &Deployment, runs: &[Run]) -> Verdict {
                 return Verdict::Failed(format!("stays held: run {} was aborted", run.name));
             }
             // A held one is at the beginning of its next update: the controller has not made its run yet.
-            Some(Outcome::Succeeded | Outcome::Superseded | Outcome::Returned | Outcome::Audited | Outcome::Aborted) => {}
+            Some(
+                Outcome::Succeeded | Outcome::Superseded | Outcome::Returned | Outcome::Audited | Outcome::Aborted,
+            ) => {}
             // A stall that somebody has just ended shows until the controller has taken the decision up.
             None if run.spec.decisions.iter().any(|d| !run.status.decisions_used.contains(&d.id)) => {
                 return Verdict::NotYet("a decision has not been taken up yet".into());
