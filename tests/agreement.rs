@@ -174,7 +174,7 @@ fn template(dice: &mut Dice) -> Value {
     template
 }
 
-fn object(metadata: Value, template: Value, paused: bool) -> Value {
+fn object(metadata: &Value, template: &Value, paused: bool) -> Value {
     json!({
         "apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata,
         "spec": {"replicas": 0, "paused": paused, "selector": {"matchLabels": {"app": "x"}}, "template": template},
@@ -221,14 +221,14 @@ async fn prepare(set: u64) -> (Place, BTreeMap<&'static str, HookPolicySpec>) {
 }
 
 /// Runs the cases of one set and returns how many there were and how many were held.
-async fn cases(set: u64, place: &Place, policies: &BTreeMap<&'static str, HookPolicySpec>) -> (u64, u64) {
+async fn cases(seed: u64, place: &Place, policies: &BTreeMap<&'static str, HookPolicySpec>) -> (u64, u64) {
     let by_name = || policies.iter().map(|(name, spec)| (*name, spec));
-    let dice = &mut Dice(set ^ 0xdead_beef);
+    let dice = &mut Dice(seed ^ 0xdead_beef);
     let (mut count, mut held) = (0, 0);
     for index in 0..DEPLOYMENTS {
         let name = NAMES[usize::try_from(index).unwrap()];
         let paused = dice.one_in(4);
-        let first = object(metadata(dice, name), template(dice), paused);
+        let first = object(&metadata(dice, name), &template(dice), paused);
         let mut check = |what: &str,
                          old: Option<&Facts>,
                          sent: &Value,
@@ -251,7 +251,7 @@ async fn cases(set: u64, place: &Place, policies: &BTreeMap<&'static str, HookPo
             assert_eq!(
                 found,
                 expected,
-                "set {set}, {what} of {name}: the API server says {found:?}, Rust {expected:?}\npolicies: {}\nold: {}\nsent: {sent}",
+                "set {seed}, {what} of {name}: the API server says {found:?}, Rust {expected:?}\npolicies: {}\nold: {}\nsent: {sent}",
                 serde_json::to_string(policies).unwrap(),
                 old.map_or_else(String::new, |old| format!(
                     "{:?} {:?} {} {}",
@@ -266,7 +266,7 @@ async fn cases(set: u64, place: &Place, policies: &BTreeMap<&'static str, HookPo
         };
         let dry = PostParams { dry_run: true, field_manager: None };
         for _ in 0..BIRTHS {
-            let sent = object(metadata(dice, name), template(dice), dice.one_in(4));
+            let sent = object(&metadata(dice, name), &template(dice), dice.one_in(4));
             let typed = serde_json::from_value(sent.clone()).unwrap();
             check("birth", None, &sent, &place.deployments(&place.dev).create(&dry, &typed).await.unwrap());
         }
@@ -278,7 +278,7 @@ async fn cases(set: u64, place: &Place, policies: &BTreeMap<&'static str, HookPo
             let facts = Facts::of(&old);
             let meta = if dice.one_in(2) { metadata(dice, name) } else { first["metadata"].clone() };
             let template = if dice.one_in(4) { old["spec"]["template"].clone() } else { template(dice) };
-            let mut sent = object(meta, template, dice.one_in(4));
+            let mut sent = object(&meta, &template, dice.one_in(4));
             let mut body = old.clone();
             for (part, key) in [("metadata", "labels"), ("metadata", "annotations")] {
                 body[part][key] = sent[part].get(key).cloned().unwrap_or(json!({}));

@@ -48,7 +48,7 @@ fn removal(held: OnUninstall) -> UninstallOptions {
 }
 
 fn text(lines: &[Line]) -> String {
-    lines.iter().map(|line| format!("{line}\n")).collect()
+    lines.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
 fn all(lines: &[Line], done: Done) -> bool {

@@ -257,3 +257,57 @@ pub fn verdict<'a>(
     };
     by_policy.or(by_annotation.then_some(names::BY_ANNOTATION)).map(str::to_owned)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn field_selectors_as_the_api_server_reads_them() {
+        let term = |field, equal, value: &str| FieldTerm { field, equal, value: value.to_owned() };
+        assert_eq!(parse_field_selector(""), Ok(vec![]));
+        assert_eq!(
+            parse_field_selector("metadata.name = a,metadata.namespace!=b , metadata.name==c"),
+            Ok(vec![term(Field::Name, true, "a"), term(Field::Namespace, false, "b"), term(Field::Name, true, "c")])
+        );
+        for (text, said) in [
+            ("status.phase=Running", "`status.phase` is not supported"),
+            ("metadata.name", "has no operator"),
+            ("metadata.name=", "needs one value"),
+            ("metadata.name=a=b", "needs one value"),
+            ("metadata.name=a,", "has no operator"),
+            ("=a", "`` is not supported"),
+        ] {
+            let message = parse_field_selector(text).unwrap_err();
+            assert!(message.contains(said), "{text}: {message}");
+        }
+    }
+
+    #[test]
+    fn predecessors_of_an_annotation() {
+        assert_eq!(parse_after(" etcd, mds ,,"), ["etcd", "mds"]);
+        assert_eq!(parse_after(""), Vec::<String>::new());
+    }
+
+    #[test]
+    fn the_smallest_name_that_holds_governs_and_an_audit_only_without_one() {
+        let spec = |enforcement| HookPolicySpec {
+            enforcement,
+            selector: Some(Selector::default()),
+            ..HookPolicySpec::default()
+        };
+        let (hold, audit, off) = (spec(Enforcement::Hold), spec(Enforcement::Audit), spec(Enforcement::Off));
+        let none = BTreeMap::new();
+        let meta = Meta { labels: &none, annotations: &none };
+        let governor = |policies: &[(&'static str, &HookPolicySpec)]| {
+            let found = governor(policies.iter().copied(), "ns", "web", meta);
+            (found.policy.map(str::to_owned), found.others.join(","))
+        };
+        assert_eq!(
+            governor(&[("z", &hold), ("b", &hold), ("a", &audit), ("0", &off)]),
+            (Some("b".into()), "z,a".into())
+        );
+        assert_eq!(governor(&[("b", &audit), ("a", &audit)]), (Some("a".into()), "b".into()));
+        assert_eq!(governor(&[("a", &off)]), (None, String::new()));
+    }
+}

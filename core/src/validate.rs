@@ -200,3 +200,57 @@ pub fn cycles(order: &[Component]) -> Vec<Vec<String>> {
     }
     found
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order(edges: &[(&str, &[&str])]) -> Vec<Component> {
+        edges
+            .iter()
+            .map(|(name, after)| Component {
+                name: (*name).to_owned(),
+                after: after.iter().map(|name| (*name).to_owned()).collect(),
+            })
+            .collect()
+    }
+
+    fn paths(edges: &[(&str, &[&str])]) -> Vec<String> {
+        cycles(&order(edges)).iter().map(|path| path.join(" ")).collect()
+    }
+
+    #[test]
+    fn circles_are_named_with_their_path() {
+        assert_eq!(paths(&[("a", &["a"])]), ["a a"]);
+        assert_eq!(paths(&[("a", &["b"]), ("b", &["c"]), ("c", &["a"]), ("d", &["a"])]), ["a b c a"]);
+        assert_eq!(paths(&[("d", &["c"]), ("c", &["d"]), ("a", &["b"]), ("b", &["a"])]), ["a b a", "c d c"]);
+        assert_eq!(paths(&[("e", &["a"]), ("a", &["b", "x"]), ("b", &["x", "e"])]), ["a b e a"]);
+    }
+
+    #[test]
+    fn no_circle_where_there_is_none() {
+        assert!(paths(&[("a", &[]), ("b", &["a"]), ("c", &["a", "b"]), ("d", &["b", "c", "missing"])]).is_empty());
+    }
+
+    #[test]
+    fn a_deep_order_needs_no_deep_stack() {
+        let names: Vec<String> = (0..10_000).map(|n| format!("c{n:05}")).collect();
+        let order: Vec<Component> = names
+            .iter()
+            .enumerate()
+            .map(|(n, name)| Component { name: name.clone(), after: names.get(n + 1).cloned().into_iter().collect() })
+            .collect();
+        assert!(cycles(&order).is_empty());
+    }
+
+    #[test]
+    fn problems_of_a_policy() {
+        let spec = HookPolicySpec {
+            trigger: Some(crate::api::policy::Trigger::default()),
+            order: order(&[("a", &["b"]), ("b", &["a"]), ("c", &[]), ("c", &[])]),
+            ..HookPolicySpec::default()
+        };
+        let reasons: Vec<_> = policy(&spec).iter().map(|problem| problem.reason).collect();
+        assert_eq!(reasons, [Reason::OrderCycle, Reason::DuplicateName, Reason::EmptyTrigger]);
+    }
+}

@@ -20,7 +20,7 @@ use super::{
 use interlock_core::api::names;
 
 /// How long a definition may take until it is served.
-const ESTABLISHED_WITHIN: Duration = Duration::from_secs(60);
+const ESTABLISHED_WITHIN: Duration = Duration::from_mins(1);
 /// How long a new admission policy may take until it is in force. Usually it is a tenth of a second.
 const IN_FORCE_WITHIN: Duration = Duration::from_secs(30);
 /// Between two looks at whether it is.
@@ -98,7 +98,7 @@ async fn check_server(client: &Client) -> Result<(), Stop> {
 
 /// A namespace that was there before, without our label, is left alone, so that uninstall does not delete it.
 async fn apply_namespace(client: &Client, object: &Value) -> Result<Line, Stop> {
-    let (namespaces, name) = api(client, object).map_err(|error| (error.to_string(), None))?;
+    let (namespaces, name) = api(client, object);
     let there = namespaces.get_opt(&name).await.map_err(|error| failed(object, error))?;
     match there {
         Some(there) if there.metadata.labels.as_ref().and_then(|labels| labels.get(PART_OF)).is_none() => {
@@ -112,7 +112,7 @@ async fn apply_namespace(client: &Client, object: &Value) -> Result<Line, Stop> 
 pub(super) const PART_OF: &str = "app.kubernetes.io/part-of";
 
 async fn apply(client: &Client, object: &Value) -> Result<Line, Stop> {
-    let (api, name) = api(client, object).map_err(|error| (error.to_string(), None))?;
+    let (api, name) = api(client, object);
     let fail = |error| failed(object, error);
     let before = api.get_opt(&name).await.map_err(fail)?;
     let params = PatchParams::apply(FIELD_MANAGER).force();
@@ -137,7 +137,7 @@ fn essence(mut object: DynamicObject) -> DynamicObject {
 }
 
 async fn established(client: &Client, object: &Value) -> Result<(), Stop> {
-    let (_, name) = api(client, object).map_err(|error| (error.to_string(), None))?;
+    let (_, name) = api(client, object);
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
     let wait = await_condition(definitions, &name, conditions::is_crd_established());
     match tokio::time::timeout(ESTABLISHED_WITHIN, wait).await {

@@ -119,7 +119,7 @@ fn check_namespace(namespace: &str) -> anyhow::Result<()> {
 }
 
 /// The client for this object's kind, in its namespace.
-pub(super) fn api(client: &Client, object: &Value) -> anyhow::Result<(Api<DynamicObject>, String)> {
+pub(super) fn api(client: &Client, object: &Value) -> (Api<DynamicObject>, String) {
     let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let (group, version) = text("/apiVersion").split_once('/').unwrap_or(("", text("/apiVersion")));
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, text("/kind")));
@@ -127,7 +127,7 @@ pub(super) fn api(client: &Client, object: &Value) -> anyhow::Result<(Api<Dynami
         "" => Api::all_with(client.clone(), &resource),
         namespace => Api::namespaced_with(client.clone(), namespace, &resource),
     };
-    Ok((api, text("/metadata/name").to_owned()))
+    (api, text("/metadata/name").to_owned())
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use super::{
 };
 
 /// How long a removed policy may go on to refuse, and an object may take to go.
-const GONE_WITHIN: Duration = Duration::from_secs(180);
+const GONE_WITHIN: Duration = Duration::from_mins(3);
 /// Between two attempts at what a policy that is on its way out still refuses.
 const TRY_EVERY: Duration = Duration::from_millis(200);
 
@@ -83,7 +83,7 @@ fn name(object: &Value) -> &str {
 
 /// Deletes an object and waits until it is gone.
 async fn delete(client: &Client, object: &Value) -> Result<Line, Stop> {
-    let (api, name) = api(client, object).map_err(|error| (error.to_string(), None))?;
+    let (api, name) = api(client, object);
     let until = tokio::time::Instant::now() + GONE_WITHIN;
     let uid = loop {
         match api.delete(&name, &DeleteParams::background()).await {
@@ -124,7 +124,7 @@ async fn delete(client: &Client, object: &Value) -> Result<Line, Stop> {
 
 /// Deletes the namespace if an installation made it.
 async fn delete_own(client: &Client, object: &Value) -> Result<Line, Stop> {
-    let (namespaces, name) = api(client, object).map_err(|error| (error.to_string(), None))?;
+    let (namespaces, name) = api(client, object);
     let there =
         namespaces.get_opt(&name).await.map_err(|error| (format!("{}: {error}", label(object)), Some(error)))?;
     match there {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::place::{Place, annotation, deployment, held_by, image_patch, paused, until};
 
 /// A spec that selects one Deployment by name, and more fields.
-fn by_name(name: &str, more: Value) -> Value {
+fn by_name(name: &str, more: &Value) -> Value {
     let mut spec = json!({"selector": {"fieldSelector": format!("metadata.name={name}")}});
     spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     spec
@@ -19,7 +19,7 @@ fn by_name(name: &str, more: Value) -> Value {
 #[tokio::test]
 async fn a_template_change_is_held_and_that_of_a_neighbour_is_not() {
     let place = Place::new().await;
-    place.policy("hooks", by_name("web", json!({}))).await;
+    place.policy("hooks", by_name("web", &json!({}))).await;
     let before = place.create("web").await;
     assert_eq!(held_by(&before), None);
     place.create("other").await;
@@ -137,7 +137,7 @@ async fn un_pausing_a_change_that_was_made_before_is_held() {
     place.create("web").await;
     place.patch("web", json!({"spec": {"paused": true}})).await;
     assert_eq!(held_by(&place.set_image("web", "app:2").await), None);
-    place.policy("hooks", by_name("web", json!({}))).await;
+    place.policy("hooks", by_name("web", &json!({}))).await;
     let web = place.patch("web", json!({"spec": {"paused": false}})).await;
     assert_eq!(held_by(&web), Some("hooks"));
     assert_eq!(annotation(&web, "interlock.dev/resume"), Some("true"));
@@ -176,7 +176,7 @@ async fn no_single_write_steps_out_of_its_policy_and_rolls() {
 async fn only_enforcement_hold_holds() {
     let place = Place::new().await;
     for (name, enforcement, by) in [("a", "Audit", None), ("o", "Off", None), ("h", "Hold", Some("h"))] {
-        place.policy(name, by_name(name, json!({"enforcement": enforcement}))).await;
+        place.policy(name, by_name(name, &json!({"enforcement": enforcement}))).await;
         place.create(name).await;
         assert_eq!(held_by(&place.set_image(name, "app:2").await), by, "{enforcement}");
     }
@@ -188,7 +188,7 @@ async fn only_changes_that_trigger_are_held() {
     place
         .policy(
             "t",
-            by_name("web", json!({"trigger": {"labels": ["v"], "annotations": ["sum"], "containers": ["side"]}})),
+            by_name("web", &json!({"trigger": {"labels": ["v"], "annotations": ["sum"], "containers": ["side"]}})),
         )
         .await;
     let cases = [
@@ -216,10 +216,10 @@ async fn only_changes_that_trigger_are_held() {
 async fn of_two_policies_the_smallest_name_wins() {
     let place = Place::new().await;
     for name in ["m", "z", "b"] {
-        place.policy(name, by_name("web", json!({}))).await;
+        place.policy(name, by_name("web", &json!({}))).await;
     }
     // An audit with a smaller name does not take the hold away, nor does a hold by the Deployment's own annotation.
-    place.policy("a", by_name("web", json!({"enforcement": "Audit"}))).await;
+    place.policy("a", by_name("web", &json!({"enforcement": "Audit"}))).await;
     place.create("web").await;
     place.patch("web", json!({"metadata": {"annotations": {"interlock.dev/hooks": "[]"}}})).await;
     assert_eq!(held_by(&place.set_image("web", "app:2").await), Some("b"));
@@ -231,7 +231,7 @@ async fn of_two_policies_the_smallest_name_wins_at_an_un_pause_too() {
     place.create("web").await;
     place.patch("web", json!({"spec": {"paused": true}})).await;
     for name in ["m", "z", "b"] {
-        place.policy(name, by_name("web", json!({}))).await;
+        place.policy(name, by_name("web", &json!({}))).await;
     }
     let web = place.patch("web", json!({"spec": {"paused": false}})).await;
     assert_eq!((held_by(&web), annotation(&web, "interlock.dev/resume")), (Some("b"), Some("true")));
@@ -240,7 +240,7 @@ async fn of_two_policies_the_smallest_name_wins_at_an_un_pause_too() {
 #[tokio::test]
 async fn scaling_and_labels_pass_also_while_held() {
     let place = Place::new().await;
-    place.policy("hooks", by_name("web", json!({}))).await;
+    place.policy("hooks", by_name("web", &json!({}))).await;
     place.create("web").await;
     for held in [None, Some("hooks")] {
         place.patch("web", json!({"spec": {"replicas": 2}, "metadata": {"labels": {"x": "y"}}})).await;
@@ -254,7 +254,7 @@ async fn scaling_and_labels_pass_also_while_held() {
 #[tokio::test]
 async fn a_pause_of_the_users_own_outlives_the_hold() {
     let place = Place::new().await;
-    place.policy("hooks", by_name("web", json!({}))).await;
+    place.policy("hooks", by_name("web", &json!({}))).await;
     place.create("web").await;
     place.patch("web", json!({"spec": {"paused": true}})).await;
     let web = place.set_image("web", "app:2").await;
@@ -273,7 +273,7 @@ async fn a_pause_of_the_users_own_outlives_the_hold() {
 #[tokio::test]
 async fn kubectl_prints_a_warning_on_the_write_that_is_held() {
     let place = Place::new().await;
-    place.policy("hooks", by_name("web", json!({}))).await;
+    place.policy("hooks", by_name("web", &json!({}))).await;
     place.create("web").await;
     let path = format!("/apis/apps/v1/namespaces/{}/deployments/web", place.namespace);
     let (warnings, _) =
@@ -304,7 +304,7 @@ async fn system_namespaces_and_our_own_are_left_alone() {
 #[tokio::test]
 async fn a_policy_holds_in_its_own_namespace_only() {
     let (here, there) = (Place::new().await, Place::new().await);
-    here.policy("hooks", by_name("web", json!({}))).await;
+    here.policy("hooks", by_name("web", &json!({}))).await;
     there.create("web").await;
     assert_eq!(held_by(&there.set_image("web", "app:2").await), None);
 }

@@ -19,7 +19,7 @@ use tokio::sync::OnceCell;
 use interlock::api::HookPolicy;
 
 /// How long anything here may take before it counts as failed.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 
 /// User with rights on workloads and policies, but not the right `release`.
 pub(crate) const DEV: &str = "dev";
