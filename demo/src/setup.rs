@@ -78,7 +78,7 @@ impl Stage {
         let there = self.programs.kubectl(query, Show::Nothing, Duration::from_secs(30)).await?;
         self.installed = there.stdout.trim().is_empty();
         self.say.command("interlock install");
-        let done = self.programs.run_interlock("install", Show::Nothing, Duration::from_secs(120)).await?;
+        let done = self.programs.run_interlock("install", Show::Nothing, Duration::from_mins(2)).await?;
         let lines: Vec<&str> = done.stdout.lines().filter(|line| !line.trim().is_empty()).collect();
         self.say.line(format_args!("{} lines, the last of them:", lines.len()));
         for line in lines.iter().rev().take(2).rev() {
@@ -188,12 +188,12 @@ impl Stage {
     /// Leaves somebody else's cluster as it was found. The controller still runs: what is held can end.
     async fn leave_given_cluster(&self) {
         let delete = format!("delete namespace {NAMESPACE} --ignore-not-found");
-        if let Err(error) = self.programs.kubectl(&delete, Show::All, Duration::from_secs(60)).await {
+        if let Err(error) = self.programs.kubectl(&delete, Show::All, Duration::from_mins(1)).await {
             self.say.line(format_args!("{error:#}"));
         }
         if self.installed {
             let line = "uninstall --held=release";
-            if let Err(error) = self.programs.run_interlock(line, Show::Command, Duration::from_secs(60)).await {
+            if let Err(error) = self.programs.run_interlock(line, Show::Command, Duration::from_mins(1)).await {
                 self.say.line(format_args!("{error:#}"));
             }
         }
