@@ -19,6 +19,8 @@ pub enum Reason {
     Budget,
     /// A PodDisruptionBudget can never allow anything.
     BudgetImpossible,
+    /// A hook was stopped because its update has ended or needs it no more.
+    Cancelled,
     /// The ReplicaSet's template is being changed.
     Committing,
     /// The Deployment controller has not finished.
@@ -91,7 +93,7 @@ pub enum Reason {
 
 impl Reason {
     /// All of them.
-    pub const ALL: [Self; 42] = [
+    pub const ALL: [Self; 43] = [
         Self::Aborted,
         Self::AnnotationInvalid,
         Self::AnnotationsRestored,
@@ -100,6 +102,7 @@ impl Reason {
         Self::BarrierTimeout,
         Self::Budget,
         Self::BudgetImpossible,
+        Self::Cancelled,
         Self::Committing,
         Self::Completing,
         Self::Conflicting,
@@ -152,6 +155,7 @@ impl Reason {
             Self::BarrierTimeout => "BarrierTimeout",
             Self::Budget => "Budget",
             Self::BudgetImpossible => "BudgetImpossible",
+            Self::Cancelled => "Cancelled",
             Self::Committing => "Committing",
             Self::Completing => "Completing",
             Self::Conflicting => "Conflicting",

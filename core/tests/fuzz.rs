@@ -223,7 +223,9 @@ fn story(seed: u64) -> Sim {
     sim.quota = None;
     sim.next += 1;
     sim.settle();
-    let unwell = |sim: &Sim| sim.d.held() || sim.d.paused || !sim.complete() || sim.runs.iter().any(|r| r.status.ended.is_none());
+    let unwell = |sim: &Sim| {
+        sim.d.held() || sim.d.paused || !sim.complete() || sim.runs.iter().any(|r| r.status.ended.is_none())
+    };
     if unwell(&sim) {
         let image = format!("app:good{seed}");
         sim.edit(|d| {
@@ -282,7 +284,10 @@ fn whatever_people_do_it_ends_well() {
     panic::set_hook(Box::new(|_| {}));
     for seed in 0..stories {
         if let Err(error) = panic::catch_unwind(|| story(seed)) {
-            let text = error.downcast_ref::<String>().cloned().or_else(|| error.downcast_ref::<&str>().map(|s| (*s).to_owned()));
+            let text = error
+                .downcast_ref::<String>()
+                .cloned()
+                .or_else(|| error.downcast_ref::<&str>().map(|s| (*s).to_owned()));
             let text = text.unwrap_or_default();
             let head: String = text.split("the story:").next().unwrap_or_default().chars().take(400).collect();
             bad.push((seed, head));

@@ -46,11 +46,15 @@ async fn annotations_that_do_not_parse_hold_say_why_and_recover() {
         assert!(env.runs(name).await.is_empty());
     }
     // A neighbour is not affected, and a correction is enough.
-    annotate(&env, "neighbour", "interlock.dev/hooks", json!("- {name: w, phase: PreUpdate, wait: {seconds: 0}}")).await.unwrap();
+    annotate(&env, "neighbour", "interlock.dev/hooks", json!("- {name: w, phase: PreUpdate, wait: {seconds: 0}}"))
+        .await
+        .unwrap();
     env.patch("neighbour", objects::set_image("v2")).await;
     env.ended("neighbour", "Succeeded").await;
     for (name, _) in &bad {
-        annotate(&env, name, "interlock.dev/hooks", json!("- {name: w, phase: PreUpdate, wait: {seconds: 0}}")).await.unwrap();
+        annotate(&env, name, "interlock.dev/hooks", json!("- {name: w, phase: PreUpdate, wait: {seconds: 0}}"))
+            .await
+            .unwrap();
         env.ended(name, "Succeeded").await;
         env.all_well(name).await;
     }
@@ -81,13 +85,20 @@ async fn a_deployment_after_itself_and_cycles_are_named_and_only_members_stay_he
     }
     env.until("the policy says it too", 20, || async {
         let policy = serde_json::to_value(env.policies().get("p").await.unwrap()).unwrap();
-        policy["status"]["conditions"].as_array().into_iter().flatten().any(|c| c["type"] == "Ready" && c["status"] == "False" && c["reason"] == "OrderCycle")
+        policy["status"]["conditions"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .any(|c| c["type"] == "Ready" && c["status"] == "False" && c["reason"] == "OrderCycle")
     })
     .await;
     let mut own = objects::deployment("own", 1);
     own["metadata"]["annotations"] = json!({"interlock.dev/after": "own"});
     env.deployments().create(&PostParams::default(), &serde_json::from_value(own).unwrap()).await.unwrap();
-    env.until("after itself", 20, || async { env.get("own").await["status"]["conditions"].to_string().contains("OrderCycle") }).await;
+    env.until("after itself", 20, || async {
+        env.get("own").await["status"]["conditions"].to_string().contains("OrderCycle")
+    })
+    .await;
     let fix = json!({"spec": {"order": [{"name": "a"}, {"name": "b", "after": ["a"]}, {"name": "c", "after": ["b"]}, {"name": "free"}]}});
     env.policies().patch("p", &PatchParams::default(), &Patch::Merge(&fix)).await.unwrap();
     for name in ["a", "b", "c"] {
@@ -106,10 +117,18 @@ async fn policies_with_bad_content_are_refused_with_the_path() {
         ("percentage", json!({"update": {"maxUnavailable": "250%"}}), "maxUnavailable"),
         ("empty selector", json!({"selector": {}}), "selector"),
         ("field selector", json!({"selector": {"fieldSelector": "spec.replicas=1"}}), "fieldSelector"),
-        ("two kinds", json!({"hooks": [{"name": "a", "phase": "PreUpdate", "wait": {"seconds": 1}, "http": {"url": "http://x.test/"}}]}), "exactly one"),
+        (
+            "two kinds",
+            json!({"hooks": [{"name": "a", "phase": "PreUpdate", "wait": {"seconds": 1}, "http": {"url": "http://x.test/"}}]}),
+            "exactly one",
+        ),
         ("no kind", json!({"hooks": [{"name": "a", "phase": "PreUpdate"}]}), "exactly one"),
         ("url", json!({"hooks": [{"name": "a", "phase": "PreUpdate", "http": {"url": "ftp://x.test/"}}]}), "url"),
-        ("twice", json!({"hooks": [{"name": "a", "phase": "PreUpdate", "wait": {"seconds": 1}}, {"name": "a", "phase": "PreUpdate", "wait": {"seconds": 1}}]}), "Duplicate"),
+        (
+            "twice",
+            json!({"hooks": [{"name": "a", "phase": "PreUpdate", "wait": {"seconds": 1}}, {"name": "a", "phase": "PreUpdate", "wait": {"seconds": 1}}]}),
+            "duplicate entries",
+        ),
         ("name", json!({"hooks": [{"name": "a\u{0}", "phase": "PreUpdate", "wait": {"seconds": 1}}]}), "name"),
     ];
     for (what, spec, names) in cases {

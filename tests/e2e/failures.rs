@@ -5,7 +5,10 @@ use serde_json::json;
 use crate::harness::{Env, objects};
 
 async fn stalled(env: &Env, reason: &str) {
-    env.until(&format!("stalled: {reason}"), 60, || async { env.run("web").await["status"]["stall"]["reason"] == reason }).await;
+    env.until(&format!("stalled: {reason}"), 60, || async {
+        env.run("web").await["status"]["stall"]["reason"] == reason
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -41,11 +44,17 @@ async fn revert_puts_changed_pods_back_and_leaves_the_template_alone() {
     env.until("stalled", 60, || async { !env.run("web").await["status"]["stall"].is_null() }).await;
     env.until("all pods run v1 and are ready", 60, || async {
         let pods = env.pods("web").await;
-        pods.iter().all(|p| p["spec"]["containers"][0]["image"] == objects::image("v1") && p["status"]["containerStatuses"][0]["ready"] == true)
+        pods.iter().all(|p| {
+            p["spec"]["containers"][0]["image"] == objects::image("v1")
+                && p["status"]["containerStatuses"][0]["ready"] == true
+        })
     })
     .await;
     assert!(env.held("web").await);
-    assert_eq!(env.get("web").await["spec"]["template"]["spec"]["containers"][0]["image"], objects::image("bad-crash1"));
+    assert_eq!(
+        env.get("web").await["spec"]["template"]["spec"]["containers"][0]["image"],
+        objects::image("bad-crash1")
+    );
     env.patch("web", objects::set_image("v2")).await;
     env.until("v2", 60, || async { env.run("web").await["status"]["ended"]["outcome"] == "Succeeded" }).await;
     env.all_well("web").await;
@@ -133,10 +142,14 @@ async fn a_native_roll_that_fails_is_frozen_and_undone_by_a_new_template() {
     let mut bad = objects::set_env("e1");
     bad["spec"]["template"]["spec"]["containers"][0]["image"] = json!(objects::image("bad-pull1"));
     env.patch("web", bad).await;
-    env.until("frozen", 60, || async { env.held("web").await && env.run("web").await["status"]["stall"]["reason"] == "PodFailing" }).await;
+    env.until("frozen", 60, || async {
+        env.held("web").await && env.run("web").await["status"]["stall"]["reason"] == "PodFailing"
+    })
+    .await;
     env.patch("web", objects::set_env("e2")).await;
     env.patch("web", objects::set_image("v2")).await;
-    env.until("it has arrived", 60, || async { env.run("web").await["status"]["ended"]["outcome"] == "Succeeded" }).await;
+    env.until("it has arrived", 60, || async { env.run("web").await["status"]["ended"]["outcome"] == "Succeeded" })
+        .await;
     env.all_well("web").await;
 }
 

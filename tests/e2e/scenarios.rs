@@ -12,8 +12,13 @@ use crate::harness::{
     objects,
 };
 
-async fn stopped(stops: &mut tokio::sync::mpsc::UnboundedReceiver<crate::harness::gate::Stopped>) -> crate::harness::gate::Stopped {
-    tokio::time::timeout(std::time::Duration::from_secs(30), stops.recv()).await.expect("the controller comes to this write").unwrap()
+async fn stopped(
+    stops: &mut tokio::sync::mpsc::UnboundedReceiver<crate::harness::gate::Stopped>,
+) -> crate::harness::gate::Stopped {
+    tokio::time::timeout(std::time::Duration::from_secs(30), stops.recv())
+        .await
+        .expect("the controller comes to this write")
+        .unwrap()
 }
 
 /// The image of the first container of a template or pod spec.
@@ -32,9 +37,12 @@ async fn update(env: &Env, version: &str) {
 /// kubectl's undo: the template of a ReplicaSet, and its annotations in place of the Deployment's.
 async fn undo(env: &Env, set: &Value) {
     let deployment = env.get("web").await;
-    let keep = |key: &str| key.starts_with("deployment.kubernetes.io/") || key == "kubectl.kubernetes.io/last-applied-configuration";
+    let keep = |key: &str| {
+        key.starts_with("deployment.kubernetes.io/") || key == "kubectl.kubernetes.io/last-applied-configuration"
+    };
     let mut annotations = serde_json::Map::new();
-    for (key, value) in deployment["metadata"]["annotations"].as_object().into_iter().flatten().filter(|(k, _)| keep(k)) {
+    for (key, value) in deployment["metadata"]["annotations"].as_object().into_iter().flatten().filter(|(k, _)| keep(k))
+    {
         annotations.insert(key.clone(), value.clone());
     }
     for (key, value) in set["metadata"]["annotations"].as_object().into_iter().flatten().filter(|(k, _)| !keep(k)) {
@@ -51,20 +59,29 @@ async fn undo(env: &Env, set: &Value) {
 }
 
 fn youngest(sets: &[Value]) -> String {
-    let age = |s: &Value| (s["metadata"]["creationTimestamp"].as_str().unwrap().to_owned(), s["metadata"]["name"].as_str().unwrap().to_owned());
+    let age = |s: &Value| {
+        (
+            s["metadata"]["creationTimestamp"].as_str().unwrap().to_owned(),
+            s["metadata"]["name"].as_str().unwrap().to_owned(),
+        )
+    };
     let set = sets.iter().max_by_key(|s| age(s)).unwrap();
     image_of(&set["spec"]["template"]["spec"])
 }
 
 async fn one_write_from_zero(env: &Env, ran_last: &str) {
-    env.until("what ran last is the youngest", 20, || async { youngest(&env.sets("web").await) == objects::image(ran_last) }).await;
+    env.until("what ran last is the youngest", 20, || async {
+        youngest(&env.sets("web").await) == objects::image(ran_last)
+    })
+    .await;
     let mark = env.observer.mark();
     let mut patch = objects::set_image("v3");
     patch["spec"]["replicas"] = json!(3);
     env.patch("web", patch).await;
     env.ended("web", "Succeeded").await;
     env.all_well("web").await;
-    let seen: BTreeSet<String> = env.observer.all()[mark..].iter().filter(|s| s.app == "web").map(|s| s.image.clone()).collect();
+    let seen: BTreeSet<String> =
+        env.observer.all()[mark..].iter().filter(|s| s.app == "web").map(|s| s.image.clone()).collect();
     let allowed = BTreeSet::from([objects::image(ran_last), objects::image("v3")]);
     assert!(seen.is_subset(&allowed), "an old release was started: {seen:?}");
 }
@@ -155,7 +172,10 @@ async fn d2_undo_nopolicy_no_phantom_hold_without_a_policy() {
     })
     .await;
     let sets = env.sets("web").await;
-    let v2 = sets.iter().find(|s| s["spec"]["replicas"] == 0 && image_of(&s["spec"]["template"]["spec"]) == objects::image("v2")).unwrap();
+    let v2 = sets
+        .iter()
+        .find(|s| s["spec"]["replicas"] == 0 && image_of(&s["spec"]["template"]["spec"]) == objects::image("v2"))
+        .unwrap();
     undo(&env, v2).await;
     env.complete("web").await;
     env.patch("web", json!({"metadata": {"labels": {"x": "y"}}})).await;
@@ -199,10 +219,12 @@ async fn d4_wedge_a_replica_set_made_again_does_not_wedge_the_deployment() {
     env.until("five pods", 20, || async { env.pods("web").await.len() == 5 }).await;
     let main = env.sets("web").await[0]["metadata"]["name"].as_str().unwrap().to_owned();
     env.replica_sets().delete(&main, &DeleteParams::background()).await.unwrap();
-    env.until("it is made again", 20, || async { env.sets("web").await.iter().any(|s| s["spec"]["replicas"] == 5) }).await;
+    env.until("it is made again", 20, || async { env.sets("web").await.iter().any(|s| s["spec"]["replicas"] == 5) })
+        .await;
     let again = env.sets("web").await;
     assert!(
-        again.iter().all(|s| s["metadata"]["name"] != json!(main) && image_of(&s["spec"]["template"]["spec"]) == objects::image("v1")),
+        again.iter().all(|s| s["metadata"]["name"] != json!(main)
+            && image_of(&s["spec"]["template"]["spec"]) == objects::image("v1")),
         "made again with what ran"
     );
     env.receiver.open();
@@ -232,7 +254,11 @@ async fn d5_limit0_at_zero_replicas_nothing_fights_over_the_main_replica_set() {
 
 #[tokio::test]
 async fn d6_hist0_scaled_up_from_zero_around_the_commit() {
-    for (moment, what) in [(Moment::Before, "PATCH replicasets"), (Moment::After, "PATCH replicasets"), (Moment::Before, "POST replicasets")] {
+    for (moment, what) in [
+        (Moment::Before, "PATCH replicasets"),
+        (Moment::After, "PATCH replicasets"),
+        (Moment::Before, "POST replicasets"),
+    ] {
         let env = Env::with_policy("d6").await;
         env.create(objects::deployment("web", 2)).await;
         env.scale("web", 0).await;
@@ -255,9 +281,16 @@ async fn d7_the_barrier_is_defined_under_a_quota_and_at_zero_replicas() {
     let env = Env::with_policy("d7").await;
     env.create(objects::deployment("web", 2)).await;
     env.apply(json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q"}, "spec": {"hard": {"count/replicasets.apps": "1"}}})).await;
-    let quotas: kube::Api<k8s_openapi::api::core::v1::ResourceQuota> = kube::Api::namespaced(env.admin.clone(), &env.namespace);
+    let quotas: kube::Api<k8s_openapi::api::core::v1::ResourceQuota> =
+        kube::Api::namespaced(env.admin.clone(), &env.namespace);
     env.until("the quota counts", 20, || async {
-        quotas.get("q").await.unwrap().status.and_then(|s| s.used).is_some_and(|u| u.contains_key("count/replicasets.apps"))
+        quotas
+            .get("q")
+            .await
+            .unwrap()
+            .status
+            .and_then(|s| s.used)
+            .is_some_and(|u| u.contains_key("count/replicasets.apps"))
     })
     .await;
     update(&env, "v2").await;
@@ -304,7 +337,8 @@ async fn d9_dup_no_two_replica_sets_with_one_revision() {
     env.patch("web", objects::set_image("v3")).await;
     stop.go_on();
     env.cluster.resume(Component::ControllerManager).unwrap();
-    env.until("v3 has arrived", 40, || async { env.run("web").await["status"]["ended"]["outcome"] == "Succeeded" }).await;
+    env.until("v3 has arrived", 40, || async { env.run("web").await["status"]["ended"]["outcome"] == "Succeeded" })
+        .await;
     env.all_well("web").await;
     let revisions: Vec<i64> = env.sets("web").await.iter().map(revision).collect();
     assert_eq!(revisions.iter().collect::<BTreeSet<_>>().len(), revisions.len(), "{revisions:?}");
@@ -324,9 +358,11 @@ async fn d10_flap_no_revision_is_lost_from_the_history() {
     .await;
     env.patch("web", objects::set_image("v4")).await;
     env.receiver.open();
-    env.until("v4 has arrived", 40, || async { env.run("web").await["status"]["ended"]["outcome"] == "Succeeded" }).await;
+    env.until("v4 has arrived", 40, || async { env.run("web").await["status"]["ended"]["outcome"] == "Succeeded" })
+        .await;
     env.all_well("web").await;
-    let images: BTreeSet<String> = env.sets("web").await.iter().map(|s| image_of(&s["spec"]["template"]["spec"])).collect();
+    let images: BTreeSet<String> =
+        env.sets("web").await.iter().map(|s| image_of(&s["spec"]["template"]["spec"])).collect();
     assert_eq!(images, ["v1", "v2", "v3", "v4"].map(objects::image).into(), "the history");
 }
 
@@ -342,7 +378,8 @@ async fn d11_superseded_by_a_native_template_before_the_commit_leaves_no_twin() 
     env.ended("web", "Succeeded").await;
     env.all_well("web").await;
     let sets = env.sets("web").await;
-    let templates: BTreeSet<String> = sets.iter().map(|s| format!("{:?}", containers(&s["spec"]["template"]["spec"]))).collect();
+    let templates: BTreeSet<String> =
+        sets.iter().map(|s| format!("{:?}", containers(&s["spec"]["template"]["spec"]))).collect();
     assert_eq!(templates.len(), sets.len(), "two ReplicaSets with one template");
 }
 
@@ -353,7 +390,10 @@ async fn d12_back_to_one_of_two_that_run_is_released_at_once() {
     let mut bad = objects::set_env("e1");
     bad["spec"]["template"]["spec"]["containers"][0]["image"] = json!(objects::image("bad-pull1"));
     env.patch("web", bad).await;
-    env.until("frozen", 60, || async { env.held("web").await && env.run("web").await["status"]["stall"]["reason"] == "PodFailing" }).await;
+    env.until("frozen", 60, || async {
+        env.held("web").await && env.run("web").await["status"]["stall"]["reason"] == "PodFailing"
+    })
+    .await;
     let calls = env.receiver.calls().len();
     env.receiver.close();
     env.patch("web", json!({"spec": {"template": {"spec": {"containers": [{"name": "c", "image": objects::image("v1"), "env": null}]}}}})).await;
@@ -369,15 +409,22 @@ async fn d13_a_quarter_of_three_moves_and_a_quota_is_named() {
     env.create(deployment).await;
     update(&env, "v2").await;
     env.apply(json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q"}, "spec": {"hard": {"pods": "3"}}})).await;
-    let quotas: kube::Api<k8s_openapi::api::core::v1::ResourceQuota> = kube::Api::namespaced(env.admin.clone(), &env.namespace);
+    let quotas: kube::Api<k8s_openapi::api::core::v1::ResourceQuota> =
+        kube::Api::namespaced(env.admin.clone(), &env.namespace);
     env.until("the quota counts", 20, || async {
         quotas.get("q").await.unwrap().status.and_then(|s| s.used).is_some_and(|u| u.contains_key("pods"))
     })
     .await;
     env.scale("web", 6).await;
-    env.until("the quota refuses pods", 20, || async { env.get("web").await["status"]["conditions"].to_string().contains("exceeded quota") }).await;
+    env.until("the quota refuses pods", 20, || async {
+        env.get("web").await["status"]["conditions"].to_string().contains("exceeded quota")
+    })
+    .await;
     env.patch("web", objects::set_image("v3")).await;
-    env.until("the quota is named", 20, || async { env.run("web").await["status"]["waitingFor"]["reason"] == "QuotaExceeded" }).await;
+    env.until("the quota is named", 20, || async {
+        env.run("web").await["status"]["waitingFor"]["reason"] == "QuotaExceeded"
+    })
+    .await;
     env.scale("web", 3).await;
     env.ended("web", "Succeeded").await;
     env.all_well("web").await;
@@ -394,7 +441,10 @@ async fn d14_the_main_replica_set_goes_before_the_run_exists() {
     let main = sets.iter().find(|s| s["spec"]["replicas"] != 0).unwrap();
     env.replica_sets().delete(main["metadata"]["name"].as_str().unwrap(), &DeleteParams::background()).await.unwrap();
     env.until("the older one was woken", 20, || async {
-        env.sets("web").await.iter().any(|s| s["spec"]["replicas"] == 3 && image_of(&s["spec"]["template"]["spec"]) == objects::image("v1"))
+        env.sets("web")
+            .await
+            .iter()
+            .any(|s| s["spec"]["replicas"] == 3 && image_of(&s["spec"]["template"]["spec"]) == objects::image("v1"))
     })
     .await;
     env.receiver.close();
@@ -435,7 +485,8 @@ async fn d16_stale_mark_an_old_release_mark_releases_nothing() {
     env.receiver.close();
     env.patch("web", objects::set_image("v2")).await;
     env.receiver.arrived(1).await;
-    let admin: kube::Api<k8s_openapi::api::apps::v1::Deployment> = kube::Api::namespaced(env.admin.clone(), &env.namespace);
+    let admin: kube::Api<k8s_openapi::api::apps::v1::Deployment> =
+        kube::Api::namespaced(env.admin.clone(), &env.namespace);
     let patch = json!({"metadata": {"annotations": {"interlock.dev/release": old, "interlock.dev/held-by": null}}, "spec": {"paused": null}});
     admin.patch("web", &PatchParams::default(), &Patch::Merge(&patch)).await.unwrap();
     assert!(env.held("web").await, "an old mark ended the hold");

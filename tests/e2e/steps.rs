@@ -50,7 +50,10 @@ impl Act {
             Self::MainDeleted => {
                 let sets = env.sets("web").await;
                 let main = sets.iter().find(|s| s["spec"]["replicas"] != 0).unwrap();
-                env.replica_sets().delete(main["metadata"]["name"].as_str().unwrap(), &DeleteParams::background()).await.unwrap();
+                env.replica_sets()
+                    .delete(main["metadata"]["name"].as_str().unwrap(), &DeleteParams::background())
+                    .await
+                    .unwrap();
             }
             Self::NewTemplate => env.patch("web", objects::set_image("v3")).await,
             Self::TemplateBack => env.patch("web", objects::set_image("v1")).await,
@@ -58,9 +61,17 @@ impl Act {
                 env.policies().delete("p", &DeleteParams::default()).await.unwrap();
             }
             Self::UserPause => {
-                env.patch("web", json!({"metadata": {"annotations": {"interlock.dev/resume": "false"}}, "spec": {"paused": true}})).await;
+                env.patch(
+                    "web",
+                    json!({"metadata": {"annotations": {"interlock.dev/resume": "false"}}, "spec": {"paused": true}}),
+                )
+                .await;
                 // Nothing more of the update may happen now, and then the user goes on.
-                env.patch("web", json!({"metadata": {"annotations": {"interlock.dev/resume": null}}, "spec": {"paused": false}})).await;
+                env.patch(
+                    "web",
+                    json!({"metadata": {"annotations": {"interlock.dev/resume": null}}, "spec": {"paused": false}}),
+                )
+                .await;
             }
         }
     }
@@ -73,14 +84,20 @@ async fn one(act: Act, step: (&'static str, Moment, &'static str, usize)) {
     if what == "hook" {
         env.receiver.close();
         env.patch("web", objects::set_image("v2")).await;
-        tokio::time::timeout(std::time::Duration::from_secs(20), env.receiver.arrived(1)).await.expect("the hook is called");
+        tokio::time::timeout(std::time::Duration::from_secs(20), env.receiver.arrived(1))
+            .await
+            .expect("the hook is called");
         act.carry_out(&env).await;
         env.receiver.open();
     } else {
         let mut stops = env.gate.stop_at(moment, what, nth);
         env.patch("web", objects::set_image("v2")).await;
         let stop = tokio::time::timeout(std::time::Duration::from_secs(30), stops.recv()).await;
-        let stop = stop.unwrap_or_else(|_| panic!("{act:?} at {name}: the controller never came to {what} #{nth}: {:?}", env.gate.writes())).unwrap();
+        let stop = stop
+            .unwrap_or_else(|_| {
+                panic!("{act:?} at {name}: the controller never came to {what} #{nth}: {:?}", env.gate.writes())
+            })
+            .unwrap();
         act.carry_out(&env).await;
         stop.go_on();
     }

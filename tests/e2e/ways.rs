@@ -40,7 +40,8 @@ async fn in_place_only_stays_held_with_the_paths_and_a_new_template_leaves_it() 
 async fn listed_metadata_and_resources_change_in_place_with_two_writes_per_pod() {
     let mut env = Env::new("resize").await;
     let mut policy = objects::policy("p", &env.receiver.url);
-    policy["spec"]["update"] = json!({"strategy": "InPlaceOnly", "inPlaceMetadata": ["app.kubernetes.io/*"], "maxUnavailable": 2});
+    policy["spec"]["update"] =
+        json!({"strategy": "InPlaceOnly", "inPlaceMetadata": ["app.kubernetes.io/*"], "maxUnavailable": 2});
     env.policy(policy).await;
     env.start().await;
     let mut deployment = objects::deployment("web", 3);
@@ -77,11 +78,19 @@ async fn a_restartable_init_container_changes_in_place_and_a_plain_one_does_not(
     ]);
     env.create(deployment).await;
     let before = env.uids("web").await;
-    env.patch("web", json!({"spec": {"template": {"spec": {"initContainers": [{"name": "side", "image": "r.test/side:v2"}]}}}})).await;
+    env.patch(
+        "web",
+        json!({"spec": {"template": {"spec": {"initContainers": [{"name": "side", "image": "r.test/side:v2"}]}}}}),
+    )
+    .await;
     env.ended("web", "Succeeded").await;
     assert_eq!(env.uids("web").await, before);
     assert!(env.pods("web").await.iter().all(|p| p["spec"]["initContainers"].to_string().contains("r.test/side:v2")));
-    env.patch("web", json!({"spec": {"template": {"spec": {"initContainers": [{"name": "setup", "image": "r.test/setup:v2"}]}}}})).await;
+    env.patch(
+        "web",
+        json!({"spec": {"template": {"spec": {"initContainers": [{"name": "setup", "image": "r.test/setup:v2"}]}}}}),
+    )
+    .await;
     env.until("a second run", 20, || async { env.runs("web").await.len() == 2 }).await;
     env.ended("web", "Succeeded").await;
     assert_eq!(env.run("web").await["status"]["way"]["kind"], "Native");
@@ -96,11 +105,22 @@ async fn a_partition_keeps_pods_old_until_it_is_lowered() {
     env.start().await;
     env.create(objects::deployment("web", 4)).await;
     env.patch("web", objects::set_image("v2")).await;
-    env.until("one pod is new", 30, || async { env.run("web").await["status"]["waitingFor"]["reason"] == "Partitioned" }).await;
-    let new = |pods: &[serde_json::Value]| pods.iter().filter(|p| p["spec"]["containers"][0]["image"] == objects::image("v2")).count();
+    env.until("one pod is new", 30, || async {
+        env.run("web").await["status"]["waitingFor"]["reason"] == "Partitioned"
+    })
+    .await;
+    let new = |pods: &[serde_json::Value]| {
+        pods.iter().filter(|p| p["spec"]["containers"][0]["image"] == objects::image("v2")).count()
+    };
     assert_eq!(new(&env.pods("web").await), 1);
     let conditions = env.run("web").await["status"]["conditions"].clone();
-    assert!(conditions.as_array().unwrap().iter().any(|c| c["type"] == "Updated" && c["status"] == "False" && c["reason"] == "Partitioned"));
+    assert!(
+        conditions
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|c| c["type"] == "Updated" && c["status"] == "False" && c["reason"] == "Partitioned")
+    );
     let patch = json!({"spec": {"update": {"partition": 0}}});
     env.policies().patch("p", &PatchParams::default(), &Patch::Merge(&patch)).await.unwrap();
     env.ended("web", "Succeeded").await;
@@ -116,14 +136,22 @@ async fn disruption_budgets_are_respected_and_an_impossible_one_is_named() {
             "spec": {"minAvailable": n, "selector": {"matchLabels": {"app": "web"}}}})
     };
     env.apply(budget(3)).await;
-    let budgets: kube::Api<k8s_openapi::api::policy::v1::PodDisruptionBudget> = kube::Api::namespaced(env.admin.clone(), &env.namespace);
-    env.until("the budget counts", 20, || async { budgets.get("b").await.unwrap().status.is_some_and(|s| s.desired_healthy == Some(3)) }).await;
+    let budgets: kube::Api<k8s_openapi::api::policy::v1::PodDisruptionBudget> =
+        kube::Api::namespaced(env.admin.clone(), &env.namespace);
+    env.until("the budget counts", 20, || async {
+        budgets.get("b").await.unwrap().status.is_some_and(|s| s.desired_healthy == Some(3))
+    })
+    .await;
     let mark = env.observer.mark();
     env.patch("web", objects::set_image("v2")).await;
-    env.until("impossible", 20, || async { env.run("web").await["status"]["stall"]["reason"] == "BudgetImpossible" }).await;
+    env.until("impossible", 20, || async { env.run("web").await["status"]["stall"]["reason"] == "BudgetImpossible" })
+        .await;
     assert_eq!(env.gate.count("PATCH pods"), 0);
     env.apply(budget(2)).await;
-    env.until("the budget counts", 20, || async { budgets.get("b").await.unwrap().status.is_some_and(|s| s.disruptions_allowed == Some(1)) }).await;
+    env.until("the budget counts", 20, || async {
+        budgets.get("b").await.unwrap().status.is_some_and(|s| s.disruptions_allowed == Some(1))
+    })
+    .await;
     env.decide("web", "Retry", None).await;
     env.ended("web", "Succeeded").await;
     env.all_well("web").await;
@@ -173,6 +201,10 @@ async fn policy_deleted_with_on_delete_release_lets_go_at_once() {
     env.patch("web", objects::set_image("v2")).await;
     env.receiver.arrived(1).await;
     env.policies().delete("p", &DeleteParams::default()).await.unwrap();
+    env.complete("web").await;
+    let steps = env.run("web").await["status"]["steps"].clone();
+    assert_eq!(steps[0]["outcome"], "Cancelled", "the hook before is not waited for: {steps}");
+    env.receiver.open();
     env.all_well("web").await;
 }
 
@@ -194,7 +226,10 @@ async fn a_deployment_that_slipped_past_the_hold_is_reported() {
     policy["spec"]["enforcement"] = json!("Hold");
     env.apply(policy).await;
     env.start().await;
-    env.until("it is reported", 20, || async { env.get("web").await["status"]["conditions"].to_string().contains("MissedHold") }).await;
+    env.until("it is reported", 20, || async {
+        env.get("web").await["status"]["conditions"].to_string().contains("MissedHold")
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -224,7 +259,13 @@ async fn a_policy_reports_that_it_is_ready_and_enforced() {
     env.create(objects::deployment("web", 1)).await;
     env.until("Ready and Enforced", 20, || async {
         let policy = serde_json::to_value(env.policies().get("p").await.unwrap()).unwrap();
-        let is = |type_: &str| policy["status"]["conditions"].as_array().into_iter().flatten().any(|c| c["type"] == type_ && c["status"] == "True");
+        let is = |type_: &str| {
+            policy["status"]["conditions"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .any(|c| c["type"] == type_ && c["status"] == "True")
+        };
         is("Ready") && is("Enforced") && policy["status"]["targets"] == json!(["web"])
     })
     .await;
@@ -243,7 +284,9 @@ async fn a_git_style_reapply_every_second_changes_nothing_and_gets_no_error() {
     let git = tokio::spawn(async move {
         let mut applied = 0;
         while !stop.is_cancelled() {
-            api.patch("web", &PatchParams::apply("git").force(), &Patch::Apply(&wanted)).await.expect("no error for anybody");
+            api.patch("web", &PatchParams::apply("git").force(), &Patch::Apply(&wanted))
+                .await
+                .expect("no error for anybody");
             applied += 1;
             tokio::time::sleep(std::time::Duration::from_secs(1)).await; // once a second is what is tested
         }
@@ -264,7 +307,9 @@ async fn a_birth_waits_for_a_predecessor_that_is_named_and_missing() {
     second["metadata"]["annotations"] = json!({"interlock.dev/after": "first"});
     env.deployments().create(&PostParams::default(), &serde_json::from_value(second).unwrap()).await.unwrap();
     env.until("it waits, by name", 20, || async {
-        env.run("second").await["status"]["waitingFor"]["what"].as_str().is_some_and(|w| w.contains("first does not exist"))
+        env.run("second").await["status"]["waitingFor"]["what"]
+            .as_str()
+            .is_some_and(|w| w.contains("first does not exist"))
     })
     .await;
     assert!(env.sets("second").await.is_empty());

@@ -35,6 +35,9 @@ pub struct HookRunSpec {
     /// The ReplicaSet that ran it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replica_set: Option<ReplicaSetRef>,
+    /// Several ReplicaSets had pods when the run was made: a native roll that got stuck.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub several: bool,
     /// Old templates that earlier, superseded runs deleted or rewrote and have not put back into the history.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(length(max = 32)))]

@@ -1,9 +1,8 @@
 //! What people decided: each decision is used once, in the status write that shows it.
 
-use super::{Planner, hooks};
+use super::Planner;
 use crate::{
     api::run::{Action, Decision, Outcome, StepOutcome},
-    effect::Effect,
     reason::Reason,
 };
 
@@ -24,10 +23,6 @@ impl Planner<'_> {
                 Action::Skip => self.skip(decision),
                 Action::Retry | Action::Resume => self.go_on(),
                 Action::Abort => {
-                    let keys = hooks::open_keys(run);
-                    if !keys.is_empty() {
-                        self.plan.effects.push(Effect::CancelHooks(keys));
-                    }
                     self.end(Outcome::Aborted);
                     self.event(
                         true,

@@ -35,6 +35,7 @@ impl<'w> Planner<'w> {
         }
         if self.orphan_released() {
             self.native_because("the policy was deleted, and its onDelete is Release");
+            self.cancel_open_hooks();
             return self.release_natively();
         }
         self.replica_sets(main)?;
@@ -183,6 +184,7 @@ impl<'w> Planner<'w> {
             new_template: self.d.template.clone(),
             old_template: old.cloned(),
             replica_set: reference,
+            several: self.active_sets().len() > 1,
             owed: self.inherited(),
             settings,
             decisions: Vec::new(),

@@ -35,6 +35,19 @@ pub(super) fn open_keys(run: &Run) -> Vec<String> {
 }
 
 impl Planner<'_> {
+    /// Attempts that run are of no use any more.
+    pub(super) fn cancel_open_hooks(&mut self) {
+        let Some(run) = self.run else { return };
+        let keys = open_keys(run);
+        if !keys.is_empty() {
+            self.plan.effects.push(Effect::CancelHooks(keys));
+        }
+        for step in self.status.steps.iter_mut().filter(|s| s.outcome.is_none()) {
+            step.outcome = Some(StepOutcome::Cancelled);
+            step.finished_at = Some(self.now);
+        }
+    }
+
     /// Goes on when every hook of the phase has succeeded, was skipped, or failed and may.
     pub(super) fn hooks(&mut self, phase: Phase, state: State) -> Flow {
         let Some(run) = self.run else { return GO };

@@ -128,6 +128,14 @@ impl<'w> Planner<'w> {
             && self.w.replica_sets.iter().all(|s| s.name != reference.name)
     }
 
+    /// A name for a ReplicaSet of ours. One that was made under this name earlier may show another template by now.
+    fn free_name(&self, kind: &str, template: &Template, number: i64) -> String {
+        let name = |salt: String| patches::set_name(&self.d.name, kind, &format!("{}{salt}", template.hash()), number);
+        let taken = |name: &String| self.w.replica_sets.iter().any(|s| s.name == *name);
+        let salts = std::iter::once(String::new()).chain((1..100).map(|salt| format!("/{salt}")));
+        salts.map(name).find(|name| !taken(name)).unwrap_or_default()
+    }
+
     /// While held: empty ReplicaSets equal to the target go, one that was deleted is made again, one that was woken
     /// goes back to sleep, and with no pods at all the one that ran last is the youngest.
     pub(super) fn replica_sets(&mut self, main: Option<&'w ReplicaSet>) -> Flow {
@@ -196,9 +204,11 @@ impl<'w> Planner<'w> {
             .into_iter()
             .filter(|s| main.is_none_or(|m| m.name != s.name) && s.template != *old && s.template != self.d.template)
             .collect();
-        let main_has_pods = main.is_some_and(|m| active(self.w, m));
         if self.d.replicas == 0 {
             return GO; // at 0 it may stay away: the Deployment controller would only clean it up again
+        }
+        if run.spec.several {
+            return GO; // a native roll that got stuck: others had pods by right, and the way is native anyway
         }
         match main {
             None => {
@@ -209,9 +219,11 @@ impl<'w> Planner<'w> {
                         "the ReplicaSet that runs was deleted while held; it is made again".to_owned(),
                     );
                 }
-                // Beside a woken one it has to be empty, or both would be scaled in proportion.
-                let replicas = if woken.is_empty() { self.d.replicas } else { 0 };
-                let name = patches::set_name(&self.d.name, "r", old.hash(), run.spec.sequence);
+                // Beside another one that may be woken it has to be empty, or both would be scaled in proportion. At
+                // history limit 0 an empty one would be cleaned up before it is scaled.
+                let alone = self.w.replica_sets.is_empty() || (self.d.history_limit == 0 && woken.is_empty());
+                let replicas = if alone { self.d.replicas } else { 0 };
+                let name = self.free_name("r", old, run.spec.sequence);
                 let reference = run.spec.replica_set.as_ref();
                 let object = patches::replica_set(
                     self.d,
@@ -233,7 +245,7 @@ impl<'w> Planner<'w> {
                 }
                 self.effect(Effect::CreateReplicaSet { purpose: ReplicaSetPurpose::Remake, object })
             }
-            Some(main) if !main_has_pods && !woken.is_empty() && main.template == *old => {
+            Some(main) if !woken.is_empty() && main.template == *old => {
                 for set in woken.iter().filter(|s| s.replicas > 0) {
                     self.plan.effects.push(Effect::PatchReplicaSet {
                         name: set.name.clone(),
@@ -290,7 +302,7 @@ impl<'w> Planner<'w> {
         }
         // While held no one counts revisions up, so the copy carries the number; at rest the controller gives it one.
         let revision = if self.d.held() { main.revision() } else { 0 };
-        let name = patches::set_name(&self.d.name, "z", main.template.hash(), youngest.created.0 / 1000);
+        let name = self.free_name("z", &main.template, youngest.created.0 / 1000);
         let object = patches::replica_set(
             self.d,
             &name,
@@ -331,7 +343,7 @@ impl<'w> Planner<'w> {
         );
         let skip = due.len() - keep;
         for owed in due.into_iter().skip(skip) {
-            let name = patches::set_name(&self.d.name, "h", owed.template.hash(), owed.revision);
+            let name = self.free_name("h", &owed.template, owed.revision);
             if self.w.refusals.contains_key(&format!("replicaset/{name}")) {
                 continue;
             }

@@ -87,6 +87,7 @@ impl<'w> Planner<'w> {
                     new_template: self.d.template.clone(),
                     old_template: before.map(|b| b.template.clone()),
                     replica_set: None,
+                    several: false,
                     owed: Vec::new(),
                     settings: governor.settings,
                     decisions: Vec::new(),

@@ -51,10 +51,7 @@ impl Planner<'_> {
         self.status.waiting_for = None;
         self.status.progress = None;
         if outcome != Outcome::Succeeded {
-            for step in self.status.steps.iter_mut().filter(|s| s.outcome.is_none()) {
-                step.outcome = Some(StepOutcome::Cancelled);
-                step.finished_at = Some(self.now);
-            }
+            self.cancel_open_hooks();
         }
         if outcome != Outcome::Aborted {
             self.status.stall = None;
@@ -219,7 +216,10 @@ impl Planner<'_> {
             match step.outcome {
                 Some(StepOutcome::Succeeded | StepOutcome::Skipped) => {}
                 None => return (type_, Status::Unknown, Reason::HookRunning, format!("hook {} runs", hook.name)),
-                Some(StepOutcome::Failed | StepOutcome::TimedOut | StepOutcome::Cancelled) => {
+                Some(StepOutcome::Cancelled) => {
+                    return (type_, Status::False, Reason::Cancelled, format!("hook {} was cancelled", hook.name));
+                }
+                Some(StepOutcome::Failed | StepOutcome::TimedOut) => {
                     let last_word = step.attempt > hook.retries;
                     if last_word && hook.failure == crate::api::policy::HookFailure::Continue {
                         continue;

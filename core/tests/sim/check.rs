@@ -34,7 +34,8 @@ impl Sim {
             let left = self.pods.iter().filter(|q| q.steady() && self.available(q)).count();
             let left = i64::try_from(left).unwrap() - 1;
             let run = self.runs.iter().max_by_key(|r| r.spec.sequence);
-            let own = run.and_then(|r| r.spec.settings.update.max_unavailable.clone()).or(self.d.max_unavailable.clone());
+            let own =
+                run.and_then(|r| r.spec.settings.update.max_unavailable.clone()).or(self.d.max_unavailable.clone());
             let most = own.and_then(|m| m.of(self.d.replicas)).unwrap_or(self.d.replicas / 4).max(1);
             if left < self.d.replicas - most {
                 let text = format!("{left} available pods after patching {}: most {most}", p.pod.name);
@@ -79,8 +80,7 @@ impl Sim {
                 faults.push(format!("run {} has not ended", r.name));
             }
         }
-        let main: Vec<&str> =
-            self.sets.iter().filter(|s| s.template == wanted).map(|s| s.name.as_str()).collect();
+        let main: Vec<&str> = self.sets.iter().filter(|s| s.template == wanted).map(|s| s.name.as_str()).collect();
         if main.len() > 1 {
             faults.push(format!("ReplicaSets {main:?} are equal"));
         }

@@ -28,7 +28,8 @@ fn up(value: &IntOrPercent, replicas: i64) -> i64 {
 impl Sim {
     fn limits(&self) -> (i64, i64) {
         let surge = if self.d.recreate { 0 } else { up(&self.surge, self.d.replicas) };
-        let unavailable = self.d.max_unavailable.as_ref().map_or(self.d.replicas / 4, |m| m.of(self.d.replicas).unwrap());
+        let unavailable =
+            self.d.max_unavailable.as_ref().map_or(self.d.replicas / 4, |m| m.of(self.d.replicas).unwrap());
         let unavailable = if surge == 0 && unavailable == 0 { 1 } else { unavailable };
         (surge, unavailable.min(self.d.replicas))
     }
@@ -149,8 +150,7 @@ impl Sim {
     }
 
     fn others(&self, new: Option<&ReplicaSet>) -> Vec<ReplicaSet> {
-        let mut all: Vec<_> =
-            self.dc_sets.iter().filter(|s| new.is_none_or(|n| n.uid != s.uid)).cloned().collect();
+        let mut all: Vec<_> = self.dc_sets.iter().filter(|s| new.is_none_or(|n| n.uid != s.uid)).cloned().collect();
         all.sort_by_key(age);
         all
     }

@@ -192,9 +192,10 @@ impl Sim {
             }
             Effect::PatchReplicaSet { name, patch } => self.patch_set(name, patch)?,
             Effect::DeleteReplicaSet { name, uid, resource_version } => {
-                let found = self.sets.iter().any(|s| {
-                    s.name == *name && s.uid == *uid && s.resource_version == *resource_version
-                });
+                let found = self
+                    .sets
+                    .iter()
+                    .any(|s| s.name == *name && s.uid == *uid && s.resource_version == *resource_version);
                 if !found {
                     return refused("409 delete ReplicaSet");
                 }
@@ -207,7 +208,8 @@ impl Sim {
             Effect::PatchDeployment { purpose, patch } => self.patch_deployment(*purpose, patch)?,
             Effect::MirrorConditions { conditions } => {
                 for (type_, c) in conditions {
-                    let c = MirroredCondition { status: c.status, reason: c.reason.clone(), message: c.message.clone() };
+                    let c =
+                        MirroredCondition { status: c.status, reason: c.reason.clone(), message: c.message.clone() };
                     self.d.status.conditions.insert(type_.clone(), c);
                 }
                 self.d.resource_version = self.fresh_rv();

@@ -50,8 +50,7 @@ impl SimPod {
         self.pod.labels = map("/metadata/labels");
         self.pod.has_annotations = json.pointer("/metadata/annotations").is_some();
         let mut annotations = map("/metadata/annotations");
-        self.pod.baseline =
-            annotations.remove(names::UPDATE).and_then(|t| serde_json::from_str::<Baseline>(&t).ok());
+        self.pod.baseline = annotations.remove(names::UPDATE).and_then(|t| serde_json::from_str::<Baseline>(&t).ok());
         self.pod.annotations = annotations;
         if json["spec"] != self.spec {
             self.pod.generation += 1;

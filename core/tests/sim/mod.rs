@@ -2,7 +2,15 @@
 //! hook receivers, and an executor that can crash between any two writes. Faithful to Kubernetes 1.37 where the
 //! planner depends on it; each room names its source.
 
-#![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)] // test code; each file uses its part
+#![allow(
+    dead_code,
+    missing_docs,
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)] // test code; each file uses its part
 
 pub mod admission;
 pub mod check;
@@ -20,9 +28,7 @@ use interlock_core::{
     select,
     template::Template,
     time::Time,
-    world::{
-        AttemptResult, Budget, Component, Deployment, DeploymentStatus, Policy, ReplicaSet, Run, World,
-    },
+    world::{AttemptResult, Budget, Component, Deployment, DeploymentStatus, Policy, ReplicaSet, Run, World},
 };
 use serde_json::{Value, json};
 
@@ -385,7 +391,10 @@ impl Sim {
 
     /// Complete, and not held: what runs is what is wanted.
     pub fn remember_what_ran(&mut self) {
-        if !self.d.held() && self.complete() && (self.d.replicas > 0 || self.sets.iter().any(|s| s.template == self.d.template)) {
+        if !self.d.held()
+            && self.complete()
+            && (self.d.replicas > 0 || self.sets.iter().any(|s| s.template == self.d.template))
+        {
             self.last_ran = self.d.template.hash().to_owned();
         }
     }

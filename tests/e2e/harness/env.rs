@@ -114,7 +114,9 @@ impl Env {
     pub async fn start(&mut self) {
         let path = self.cluster.service_account_kubeconfig("interlock-system", "interlock").await.unwrap();
         let kubeconfig = kube::config::Kubeconfig::read_from(path).unwrap();
-        let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &kube::config::KubeConfigOptions::default()).await.unwrap();
+        let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &kube::config::KubeConfigOptions::default())
+            .await
+            .unwrap();
         config.default_retry = false;
         config.headers.push((http::header::USER_AGENT, format!("interlock/e2e-{}", self.namespace).parse().unwrap()));
         let client = kube::client::ClientBuilder::try_from(config).unwrap().with_layer(&self.gate).build();
@@ -158,7 +160,8 @@ impl Env {
     }
 
     pub fn resource(&self, kind: &str, plural: &str) -> Api<DynamicObject> {
-        let mut resource = kube::core::ApiResource::from_gvk(&kube::core::GroupVersionKind::gvk("interlock.dev", "v1alpha1", kind));
+        let mut resource =
+            kube::core::ApiResource::from_gvk(&kube::core::GroupVersionKind::gvk("interlock.dev", "v1alpha1", kind));
         plural.clone_into(&mut resource.plural);
         Api::namespaced_with(self.admin.clone(), &self.namespace, &resource)
     }
@@ -326,7 +329,10 @@ impl Env {
             return Some(format!("pod {} runs {:?}", pod["metadata"]["name"], containers(&pod["spec"])));
         }
         let sets = self.sets(name).await;
-        let active = sets.iter().filter(|s| s["spec"]["replicas"] != 0 || s["status"]["replicas"].as_i64().unwrap_or(0) != 0).count();
+        let active = sets
+            .iter()
+            .filter(|s| s["spec"]["replicas"] != 0 || s["status"]["replicas"].as_i64().unwrap_or(0) != 0)
+            .count();
         if active > 1 {
             return Some(format!("{active} ReplicaSets with pods"));
         }
@@ -346,8 +352,13 @@ impl Env {
                 continue;
             }
             let seen = self.observer.first_seen(app, &image).unwrap();
-            let called = calls.iter().filter(|c| c.path == "/before" && c.images().contains(&image)).map(|c| c.at).min();
-            assert!(called.is_some_and(|at| at <= seen), "{}: {image} was seen in a pod before its hook", self.namespace);
+            let called =
+                calls.iter().filter(|c| c.path == "/before" && c.images().contains(&image)).map(|c| c.at).min();
+            assert!(
+                called.is_some_and(|at| at <= seen),
+                "{}: {image} was seen in a pod before its hook",
+                self.namespace
+            );
         }
     }
 
@@ -399,7 +410,10 @@ impl Env {
                 text += &format!("  run {} #{} {status}\n", r["metadata"]["name"], r["spec"]["sequence"]);
             }
         }
-        text += &format!("  last writes: {:?}\n", self.gate.writes().iter().rev().take(12).map(|w| w.what.clone()).collect::<Vec<_>>());
+        text += &format!(
+            "  last writes: {:?}\n",
+            self.gate.writes().iter().rev().take(12).map(|w| w.what.clone()).collect::<Vec<_>>()
+        );
         text
     }
 }
@@ -416,7 +430,12 @@ impl Drop for Env {
 fn short(status: &Value) -> Value {
     let mut status = status.clone();
     status["conditions"] = json!(
-        status["conditions"].as_array().into_iter().flatten().map(|c| format!("{}={} {}", c["type"], c["status"], c["reason"])).collect::<Vec<_>>()
+        status["conditions"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|c| format!("{}={} {}", c["type"], c["status"], c["reason"]))
+            .collect::<Vec<_>>()
     );
     status
 }
@@ -427,12 +446,21 @@ pub fn containers(spec: &Value) -> Vec<(String, String, String)> {
         .as_array()
         .into_iter()
         .flatten()
-        .map(|c| (c["name"].as_str().unwrap_or_default().to_owned(), c["image"].as_str().unwrap_or_default().to_owned(), if c["env"].is_null() { String::new() } else { c["env"].to_string() }))
+        .map(|c| {
+            (
+                c["name"].as_str().unwrap_or_default().to_owned(),
+                c["image"].as_str().unwrap_or_default().to_owned(),
+                if c["env"].is_null() { String::new() } else { c["env"].to_string() },
+            )
+        })
         .collect()
 }
 
 pub fn revision(set: &Value) -> i64 {
-    set["metadata"]["annotations"]["deployment.kubernetes.io/revision"].as_str().and_then(|r| r.parse().ok()).unwrap_or(0)
+    set["metadata"]["annotations"]["deployment.kubernetes.io/revision"]
+        .as_str()
+        .and_then(|r| r.parse().ok())
+        .unwrap_or(0)
 }
 
 /// Unique in this process, and unlike those of other processes.

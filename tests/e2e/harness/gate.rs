@@ -162,7 +162,12 @@ where
         Box::pin(async move {
             let path = request.uri().path().to_owned();
             let dry = request.uri().query().is_some_and(|q| q.contains("dryRun"));
-            if request.method() == Method::GET || dry || path.contains("/events") || path.contains("/leases") || path.contains("selfsubject") {
+            if request.method() == Method::GET
+                || dry
+                || path.contains("/events")
+                || path.contains("/leases")
+                || path.contains("selfsubject")
+            {
                 return send(&service, request).await;
             }
             let write = Write {

@@ -4,10 +4,15 @@ use std::{
     collections::VecDeque,
     net::SocketAddr,
     sync::{Arc, Mutex},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
-use axum::{Router, body::Bytes, extract::State, http::{HeaderMap, StatusCode, Uri}};
+use axum::{
+    Router,
+    body::Bytes,
+    extract::State,
+    http::{HeaderMap, StatusCode, Uri},
+};
 use serde_json::Value;
 use tokio::sync::{Notify, watch};
 
@@ -28,7 +33,12 @@ impl Call {
 
     /// The images that the update goes to.
     pub fn images(&self) -> Vec<String> {
-        self.body["images"].as_object().into_iter().flatten().filter_map(|(_, v)| v.as_str().map(str::to_owned)).collect()
+        self.body["images"]
+            .as_object()
+            .into_iter()
+            .flatten()
+            .filter_map(|(_, v)| v.as_str().map(str::to_owned))
+            .collect()
     }
 }
 
@@ -80,13 +90,17 @@ impl Receiver {
 
     /// Waits until so many calls have arrived.
     pub async fn arrived(&self, count: usize) {
-        loop {
-            let notified = self.inner.arrived.notified();
-            if self.calls().len() >= count {
-                return;
+        let wait = async {
+            loop {
+                let notified = self.inner.arrived.notified();
+                if self.calls().len() >= count {
+                    return;
+                }
+                notified.await;
             }
-            notified.await;
-        }
+        };
+        let in_time = tokio::time::timeout(Duration::from_secs(30), wait).await;
+        assert!(in_time.is_ok(), "{} hook calls in 30 s, {count} were awaited", self.calls().len());
     }
 }
 
