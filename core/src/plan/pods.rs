@@ -126,14 +126,17 @@ impl<'w> Planner<'w> {
             }
         }
 
-        // Pods that are not available anyway go first and use no budget of their own; they count as unavailable.
+        // Pods that are not ready anyway go first and use no budget of their own; they count as unavailable. So do
+        // those that are ready but not available (minReadySeconds, an earlier write of ours still to come), but these
+        // may serve: they only go while no more than may are unavailable.
         let may_move = (replicas - partition - done - moving).max(0);
-        let (bad, good): (Vec<&Seen<'_>>, Vec<&Seen<'_>>) = seen
-            .iter()
-            .filter(|s| matches!(s.stage, Stage::Old { .. }))
-            .partition(|s| s.stage == Stage::Old { available: false } || !s.difference.restarts());
         let unavailable = missing + moving + count(&|s| s.stage == Stage::Old { available: false });
         let most = max_unavailable(update, self.d.max_unavailable.as_ref(), replicas);
+        let (bad, good): (Vec<&Seen<'_>>, Vec<&Seen<'_>>) =
+            seen.iter().filter(|s| matches!(s.stage, Stage::Old { .. })).partition(|s| {
+                s.stage == Stage::Old { available: false } && (!s.pod.ready || unavailable <= most)
+                    || !s.difference.restarts()
+            });
         let mut free = (most - unavailable).max(0);
         let mut chosen: Vec<&Seen<'_>> = bad.into_iter().take(usize::try_from(may_move).unwrap_or(0)).collect();
         let mut left = may_move - i64::try_from(chosen.len()).unwrap_or(0);

@@ -219,10 +219,8 @@ impl<'w> Planner<'w> {
                         "the ReplicaSet that runs was deleted while held; it is made again".to_owned(),
                     );
                 }
-                // Beside another one that may be woken it has to be empty, or both would be scaled in proportion. At
-                // history limit 0 an empty one would be cleaned up before it is scaled.
-                let alone = self.w.replica_sets.is_empty() || (self.d.history_limit == 0 && woken.is_empty());
-                let replicas = if alone { self.d.replicas } else { 0 };
+                // Beside a woken one it has to be empty, or both would be scaled in proportion.
+                let replicas = if woken.is_empty() { self.d.replicas } else { 0 };
                 let name = self.free_name("r", old, run.spec.sequence);
                 let reference = run.spec.replica_set.as_ref();
                 let object = patches::replica_set(

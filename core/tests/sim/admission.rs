@@ -75,14 +75,16 @@ impl Sim {
             if none_active && self.sets.iter().any(|s| s.template == self.d.template) {
                 // Nobody can prevent that the Deployment controller starts an old one that equals the target, when one
                 // write goes back to it and scales up from 0.
-                self.last_ran = hash;
+                self.pardoned.insert(hash);
             }
             self.authorised = self
                 .sets
                 .iter()
                 .filter(|s| s.replicas > 0 || s.status_replicas > 0)
                 .map(|s| s.template.hash().to_owned())
+                .chain(self.rsc_sets.iter().filter(|s| s.replicas > 0).map(|s| s.template.hash().to_owned()))
                 .chain([self.last_ran.clone()])
+                .chain(self.pardoned.clone())
                 .collect();
         }
     }
