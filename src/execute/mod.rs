@@ -5,7 +5,12 @@ mod failure;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, future::Future, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    future::Future,
+    sync::Arc,
+    time::Duration,
+};
 
 use futures::{StreamExt as _, stream};
 use interlock_core::{
@@ -83,22 +88,23 @@ impl Executor {
         Self { client, fence, observe, actions, metrics, instance }
     }
 
-    /// Carries out effects in order; neighbouring writes to pods go side by side. The first failure ends it, once those
+    /// Carries out effects in order; neighbouring writes to different pods go side by side. The first failure ends it, once those
     /// in flight have ended. Returns whether anything was written that can change the next plan.
     pub async fn perform(&self, subject: &Subject, effects: Vec<Effect>) -> Result<bool, Failure> {
         let mut wrote = false;
         let mut effects = effects.into_iter().peekable();
         while let Some(effect) = effects.next() {
-            if !of_pod(&effect) {
+            if pod_of(&effect).is_none() {
                 wrote |= self.one(subject, effect).await?;
                 continue;
             }
             let mut neighbours = vec![effect];
-            while let Some(next) = effects.next_if(of_pod) {
+            while let Some(next) = effects.next_if(|next| pod_of(next).is_some()) {
                 neighbours.push(next);
             }
-            let mut running =
-                stream::iter(neighbours).map(|effect| self.one(subject, effect)).buffer_unordered(SIDE_BY_SIDE);
+            let mut running = stream::iter(by_pod(neighbours))
+                .map(|effects| self.in_order(subject, effects))
+                .buffer_unordered(SIDE_BY_SIDE);
             let mut failed = None;
             while let Some(result) = running.next().await {
                 match result {
@@ -109,6 +115,14 @@ impl Executor {
             if let Some(failure) = failed {
                 return Err(failure);
             }
+        }
+        Ok(wrote)
+    }
+
+    async fn in_order(&self, subject: &Subject, effects: Vec<Effect>) -> Result<bool, Failure> {
+        let mut wrote = false;
+        for effect in effects {
+            wrote |= self.one(subject, effect).await?;
         }
         Ok(wrote)
     }
@@ -399,8 +413,27 @@ impl Executor {
     }
 }
 
-const fn of_pod(effect: &Effect) -> bool {
-    matches!(effect, Effect::PatchPod { .. } | Effect::ResizePod { .. })
+/// The pod that an effect writes to.
+fn pod_of(effect: &Effect) -> Option<&str> {
+    match effect {
+        Effect::PatchPod { name, patch: _ } | Effect::ResizePod { name, patch: _ } => Some(name),
+        _ => None,
+    }
+}
+
+/// Effects on pods, those on the same pod together and in their order: the second write of a pod builds on the first.
+fn by_pod(effects: Vec<Effect>) -> Vec<Vec<Effect>> {
+    let mut groups: Vec<Vec<Effect>> = Vec::new();
+    let mut index: HashMap<String, usize> = HashMap::new();
+    for effect in effects {
+        let name = pod_of(&effect).unwrap_or_default();
+        let at = *index.entry(name.to_owned()).or_insert(groups.len());
+        match groups.get_mut(at) {
+            Some(group) => group.push(effect),
+            None => groups.push(vec![effect]),
+        }
+    }
+    groups
 }
 
 fn result_of<T>(result: &Result<T, Failure>) -> WriteResult {

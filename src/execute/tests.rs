@@ -117,6 +117,18 @@ async fn neighbouring_pods_go_side_by_side_and_everything_else_in_order() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn two_writes_of_one_pod_go_one_after_the_other() {
+    let f = Fixture::new(|request| match request.uri().path() {
+        path if path.ends_with("/p1") => failure(409, "changed"),
+        _ => (StatusCode::OK, json!({"metadata": {}})),
+    });
+    let resize = |name: &str| Effect::ResizePod { name: name.to_owned(), patch: json!([]) };
+    let effects = vec![patch_pod("p0"), resize("p0"), patch_pod("p1"), resize("p1")];
+    assert!(f.perform(effects).await.is_err());
+    assert_eq!(f.asked(), ["PATCH pods/p0", "PATCH pods/p1", "PATCH pods/p0/resize"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_first_failure_ends_it_after_those_in_flight() {
     let f = Fixture::new(|request| match request.uri().path() {
         path if path.ends_with("/p0") => failure(409, "changed"),
