@@ -141,7 +141,8 @@ async fn a_failed_hook_is_explained_skipped_and_the_update_goes_on() {
     assert!(waited.err.contains("is stalled, HookFailed"), "{waited:?}");
     let explain = env.plugin(&["explain", "deploy/web"]).await;
     assert!(
-        explain.out.contains("Failed (Http500)") && explain.out.contains("kubectl interlock retry deploy/web"),
+        explain.out.contains("Failed (Http500)")
+            && explain.out.contains("kubectl interlock retry deploy/web -n decide-"),
         "{explain:?}"
     );
 

@@ -95,11 +95,23 @@ fn render(world: &World, plan: &Plan, now: Time) -> String {
     let deployment = &world.deployment;
     let run = report.run.as_ref().and_then(|name| world.runs.iter().find(|run| run.name == *name));
     let latest = run.or_else(|| state::latest(&world.runs));
+    // What the controller is about to store is newer than what it has stored.
+    let fresh = status.as_ref().filter(|s| run.is_some_and(|run| run.name == s.run)).map(|s| &s.status);
+    let status = fresh.or_else(|| latest.map(|run| &run.status));
     let mut lines = head(deployment, &word(&report.state), None);
-    lines.push(("Message", report.message.clone()));
-    lines.push(("Governed by", report.governed_by.clone().unwrap_or_else(|| "nobody".into())));
-    if !report.conflicts.is_empty() {
-        lines.push(("Conflicts with", format!("{} (the smallest name wins)", report.conflicts.join(", "))));
+    // What is awaited, or why it stands still, is told below.
+    let told = report.waiting_for.as_ref().is_some_and(|w| w.what == report.message)
+        || status.is_some_and(|s| s.stall.is_some() && s.ended.is_none());
+    if !told {
+        lines.push(("Message", report.message.clone()));
+    }
+    // The planner asks who governs only where that decides something.
+    let (by, others) = state::governed_by(deployment, &world.policies);
+    let by = report.governed_by.as_deref().or(by).unwrap_or("nobody");
+    lines.push(("Governed by", by.to_owned()));
+    let others = if report.conflicts.is_empty() { others.join(", ") } else { report.conflicts.join(", ") };
+    if !others.is_empty() {
+        lines.push(("Conflicts with", format!("{others} (the smallest name wins)")));
     }
     if let Some(run) = run {
         lines.push(("Run", format!("{} (started {} ago)", run.name, age(run.created, now))));
@@ -108,9 +120,6 @@ fn render(world: &World, plan: &Plan, now: Time) -> String {
         lines.push(("Last run", format!("{} ({})", run.name, ended.unwrap_or_else(|| "not ended".into()))));
     }
     lines.extend(way(report.way.as_ref()));
-    // What the controller is about to store is newer than what it has stored.
-    let fresh = status.as_ref().filter(|s| run.is_some_and(|run| run.name == s.run)).map(|s| &s.status);
-    let status = fresh.or_else(|| latest.map(|run| &run.status));
     if let Some(pods) = status.and_then(|s| s.pods.as_ref()) {
         let counts = format!(
             "{} desired, {} updated, {} changing, {} available",
@@ -122,7 +131,7 @@ fn render(world: &World, plan: &Plan, now: Time) -> String {
     lines.extend(waiting(report.waiting_for.as_ref(), now));
     if let Some(stall) = status.and_then(|s| s.stall.as_ref()) {
         lines.push(("Stalled", format!("{}, for {}: {}", stall.reason, age(stall.since, now), stall.message)));
-        lines.push(("How to go on", exits(&deployment.name)));
+        lines.push(("To go on", exits(deployment)));
     }
     let next: Vec<String> = effects.iter().filter_map(doing).collect();
     lines.push(("Next", next.join("\n")));
@@ -158,21 +167,19 @@ fn waiting(waiting: Option<&WaitingFor>, now: Time) -> Vec<(&'static str, String
         _ => format!("{until} (now)"),
     });
     vec![
-        ("Waiting for", format!("{what} ({reason})")),
+        ("Waiting for", format!("{} ({reason})", what.strip_prefix("waiting for ").unwrap_or(what))),
         ("Since", format!("{since} ({} ago)", age(*since, now))),
         ("Until", until.unwrap_or_default()),
         ("To go on", how.clone()),
     ]
 }
 
-fn exits(name: &str) -> String {
-    format!(
-        "change the template, or one of:\n\
-         kubectl interlock retry deploy/{name}\n\
-         kubectl interlock resume deploy/{name}\n\
-         kubectl interlock abort deploy/{name}\n\
-         kubectl interlock undo deploy/{name}"
-    )
+fn exits(deployment: &Deployment) -> String {
+    let mut text = "change the template, or one of:".to_owned();
+    for verb in ["retry", "skip", "resume", "abort", "undo"] {
+        text += &format!("\nkubectl interlock {verb} deploy/{} -n {}", deployment.name, deployment.namespace);
+    }
+    text
 }
 
 /// The hooks of a run with their attempts.
@@ -188,13 +195,20 @@ fn hooks(run: &Run, now: Time) -> String {
             let name = [hook.name.clone(), hook.phase.as_str().to_owned()];
             if steps.is_empty() {
                 let [hook, phase] = name;
-                return vec![[hook, phase, String::new(), "Pending".to_owned(), String::new(), String::new()]];
+                // Nothing is called for a birth, nor after the end.
+                let over = run.status.ended.is_some() || run.spec.old_template.is_none();
+                let outcome = if over { "NotCalled" } else { "Pending" };
+                return vec![[hook, phase, String::new(), outcome.to_owned(), String::new(), String::new()]];
             }
             steps
                 .into_iter()
                 .map(|step| {
                     let outcome = step.outcome.as_ref().map_or_else(|| "Running".to_owned(), word);
-                    let outcome = if step.reason.is_empty() { outcome } else { format!("{outcome} ({})", step.reason) };
+                    let outcome = if step.reason.is_empty() || step.reason == outcome {
+                        outcome
+                    } else {
+                        format!("{outcome} ({})", step.reason)
+                    };
                     let took = duration(step.finished_at.unwrap_or(now).millis_since(step.started_at));
                     let [hook, phase] = name.clone();
                     [hook, phase, step.attempt.to_string(), outcome, age(step.started_at, now) + " ago", took]

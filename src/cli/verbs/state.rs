@@ -2,8 +2,9 @@
 
 use interlock_core::{
     api::{names, run::Outcome},
+    select,
     time::Time,
-    world::{Deployment, Run},
+    world::{Deployment, Policy, Run},
 };
 
 use crate::cli::output::word;
@@ -89,19 +90,18 @@ pub fn aborted(run: &Run) -> bool {
     run.status.ended.as_ref().is_some_and(|ended| ended.outcome == Outcome::Aborted)
 }
 
-/// Who governs the Deployment, from its mark, the policies that select it, or its own annotations.
+/// Who governs the Deployment, from its mark, the policies that select it, or its own annotations; and the policies that
+/// select it too and do not count.
 pub fn governed_by<'a>(
     deployment: &'a Deployment,
-    policies: impl IntoIterator<Item = &'a interlock_core::world::Policy>,
-) -> Option<&'a str> {
-    if deployment.held()
-        && let Some(mark) = deployment.annotation(names::HELD_BY)
-    {
-        return Some(mark);
-    }
-    let meta = interlock_core::select::Meta { labels: &deployment.labels, annotations: &deployment.annotations };
+    policies: impl IntoIterator<Item = &'a Policy>,
+) -> (Option<&'a str>, Vec<&'a str>) {
+    let meta = select::Meta { labels: &deployment.labels, annotations: &deployment.annotations };
     let readable = policies.into_iter().filter_map(|p| Some((p.name.as_str(), p.spec.as_ref().ok()?)));
-    let governor = interlock_core::select::governor(readable, &deployment.namespace, &deployment.name, meta);
+    let select::Governor { policy, others } = select::governor(readable, &deployment.namespace, &deployment.name, meta);
+    let mark = deployment.annotation(names::HELD_BY).filter(|_| deployment.held());
     let own = [names::HOOKS, names::AFTER].iter().any(|key| deployment.annotations.contains_key(*key));
-    governor.policy.or(own.then_some(names::BY_ANNOTATION))
+    let by = mark.or(policy).or(own.then_some(names::BY_ANNOTATION));
+    let others = policy.into_iter().chain(others).filter(|name| Some(*name) != by).collect();
+    (by, others)
 }

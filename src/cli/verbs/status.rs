@@ -97,7 +97,7 @@ pub fn rows(deployments: &[Deployment], policies: &[(String, Policy)], runs: &[R
         .iter()
         .filter_map(|deployment| {
             let here = policies.iter().filter(|(namespace, _)| *namespace == deployment.namespace).map(|(_, p)| p);
-            let governed_by = state::governed_by(deployment, here);
+            let (governed_by, _) = state::governed_by(deployment, here);
             let runs = by_deployment.get(deployment.uid.as_str()).map_or(&[][..], Vec::as_slice);
             (every || governed_by.is_some() || deployment.held() || !runs.is_empty())
                 .then(|| row(deployment, governed_by, runs))

@@ -89,7 +89,7 @@ fn a_stall_shows_its_exits_and_the_attempts_of_hooks() {
     let run = run(1, "web:1", &stalled("HookFailed"));
     let text = render(&world(run.clone()), &plan(&run, State::Stalled), now());
     assert!(text.contains("Stalled:         HookFailed, for 2m: hook smoke failed: Http500\n"), "{text}");
-    assert!(text.contains("\n                 kubectl interlock undo deploy/web\n"), "{text}");
+    assert!(text.contains("\n                 kubectl interlock undo deploy/web -n shop\n"), "{text}");
     assert!(text.contains("smoke    PreUpdate    1         Failed (Http500)     3m ago      3s\n"), "{text}");
     assert!(text.contains("smoke    PreUpdate    2         TimedOut (Timeout)   2m55s ago   60s\n"), "{text}");
 }
