@@ -114,6 +114,21 @@ async fn what_is_not_there_is_not_found() {
 }
 
 #[tokio::test]
+async fn kubectl_finds_the_plugin() {
+    let env = Env::new("kubectl").await;
+    let kubectl = env.cluster.bin(devcluster::Binary::Kubectl).unwrap();
+    let path = std::path::Path::new(PLUGIN).parent().unwrap();
+    let output = tokio::process::Command::new(kubectl)
+        .args(["interlock", "wait", "deploy/no", "-n", &env.namespace])
+        .env("PATH", path)
+        .env("KUBECONFIG", env.kubeconfig())
+        .output()
+        .await
+        .unwrap();
+    assert_eq!(output.status.code(), Some(4), "{output:?}");
+}
+
+#[tokio::test]
 async fn a_user_without_rights_is_told_which_are_missing() {
     let env = Env::new("rights").await;
     let nobody = env.cluster.issue_client_cert("nobody", &[]).unwrap();

@@ -49,13 +49,31 @@ pub async fn run(connection: &Connection, target: &Target, format: Format) -> Re
         Err(LiveError::Api(error)) => return Err(Failure::request(&format!("look at {target}"), &error)),
         Err(error) => return Err(Failure::error(error.to_string())),
     };
-    let plan = plan::plan(&world);
+    let (world, plan) = planned(world);
     let text = match output::structured(format, &explained(&world, &plan))? {
         Some(text) => text,
         None => render(&world, &plan, now),
     };
     output::print(&text);
     Ok(Exit::Ok)
+}
+
+/// The plan that the controller makes of the same facts.
+fn planned(mut world: World) -> (World, Plan) {
+    // Only the controller knows the attempts that it carries out. Those that have begun run, as far as we can tell.
+    for run in &world.runs {
+        for step in run.status.steps.iter().filter(|step| step.outcome.is_none()) {
+            world.attempts.insert(plan::hook_key(&run.uid, step.phase, &step.hook, step.attempt), None);
+        }
+    }
+    let mut plan = plan::plan(&world);
+    // The planner asks who governs only where that decides something.
+    let (by, others) = state::governed_by(&world.deployment, &world.policies);
+    if plan.report.governed_by.is_none() {
+        plan.report.governed_by = by.map(str::to_owned);
+        plan.report.conflicts = others.into_iter().map(str::to_owned).collect();
+    }
+    (world, plan)
 }
 
 fn explained<'a>(world: &'a World, plan: &'a Plan) -> Explained<'a> {
@@ -105,13 +123,9 @@ fn render(world: &World, plan: &Plan, now: Time) -> String {
     if !told {
         lines.push(("Message", report.message.clone()));
     }
-    // The planner asks who governs only where that decides something.
-    let (by, others) = state::governed_by(deployment, &world.policies);
-    let by = report.governed_by.as_deref().or(by).unwrap_or("nobody");
-    lines.push(("Governed by", by.to_owned()));
-    let others = if report.conflicts.is_empty() { others.join(", ") } else { report.conflicts.join(", ") };
-    if !others.is_empty() {
-        lines.push(("Conflicts with", format!("{others} (the smallest name wins)")));
+    lines.push(("Governed by", report.governed_by.clone().unwrap_or_else(|| "nobody".into())));
+    if !report.conflicts.is_empty() {
+        lines.push(("Conflicts with", format!("{} (the smallest name wins)", report.conflicts.join(", "))));
     }
     if let Some(run) = run {
         lines.push(("Run", format!("{} (started {} ago)", run.name, age(run.created, now))));

@@ -119,3 +119,18 @@ fn the_structured_form_carries_report_and_status() {
         output::structured(Format::Yaml, &explained(&world, &plan)).unwrap().unwrap().contains("governedBy: order")
     );
 }
+
+#[test]
+fn an_attempt_that_the_controller_carries_out_counts_as_running() {
+    let mut status = waits("HookRunning", "hook smoke runs");
+    status["orderPassed"] = json!(true);
+    status["steps"] =
+        json!([{"hook": "smoke", "phase": "PreUpdate", "attempt": 1, "startedAt": "2026-01-01T00:09:50Z"}]);
+    let mut world = world(run(1, "web:1", &status));
+    let set = super::super::fixture::replica_set(1, "web:0", 3);
+    world.replica_sets.push(set);
+    let (_, plan) = planned(world);
+    assert_eq!(plan.report.state, State::PreHooks, "{plan:?}");
+    assert!(!plan.effects.iter().any(|e| matches!(e, Effect::StartHook(_))), "{plan:?}");
+    assert_eq!(plan.report.governed_by.as_deref(), Some("order"));
+}
