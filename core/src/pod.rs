@@ -235,6 +235,17 @@ pub fn replaced(pod: &Pod, now: Time) -> bool {
     })
 }
 
+/// Is this container still to be replaced by our last write?
+pub fn awaits(pod: &Pod, name: &str, now: Time) -> bool {
+    pod.baseline.as_ref().is_some_and(|b| {
+        let container = pod.containers.iter().find(|c| c.name == name);
+        container.zip(b.was.get(name)).is_some_and(|(container, was)| {
+            pod.observed_generation <= b.generation
+                || !container_replaced(container, was, b.quiet, now.millis_since(b.at))
+        })
+    })
+}
+
 fn container_replaced(container: &Container, was: &Was, quiet: bool, millis: i64) -> bool {
     let Some(status) = &container.status else { return false };
     if container.image == was.spec {

@@ -56,21 +56,13 @@ impl<'w> Planner<'w> {
             return GO;
         }
         let who = if seen { "Deployment controller" } else { "ReplicaSet controller" };
-        let _ = self.wait(
-            State::Committing,
-            Reason::Barrier,
-            format!("the {who} has not acknowledged the new template of ReplicaSet {}", main.name),
-            None,
-            "",
-        );
-        let since = self
-            .status
-            .commit
-            .as_ref()
-            .map(|c| c.intended_at)
-            .or_else(|| self.status.waiting_for.as_ref().map(|w| w.since));
-        let until = since.unwrap_or(self.now).plus_seconds(BARRIER_TIMEOUT_SECONDS);
-        if until > self.now {
+        // Counted from when this wait began, not from the commit: pods that are repaired afterwards may take their time.
+        let waiting = |reason: Reason| self.status.waiting_for.as_ref().filter(|w| w.reason == reason.as_str());
+        let since = waiting(Reason::Barrier).map_or(self.now, |w| w.since);
+        let until = since.plus_seconds(BARRIER_TIMEOUT_SECONDS);
+        if until > self.now && waiting(Reason::BarrierTimeout).is_none() {
+            let what = format!("the {who} has not acknowledged the new template of ReplicaSet {}", main.name);
+            let _ = self.wait(State::Committing, Reason::Barrier, what, None, "");
             self.wake(until);
             return super::STOP;
         }

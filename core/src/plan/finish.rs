@@ -171,7 +171,8 @@ impl<'w> Planner<'w> {
     /// happens in between.
     fn freeze(&mut self) -> Flow {
         let Some(run) = self.run else { return STOP };
-        if run.status.stall.is_some() {
+        // Where the policy is gone and says that nothing is to stay held, the standstill is only reported.
+        if run.status.stall.is_some() && !self.orphan_released() {
             self.push_freeze(run);
         }
         let message = self.status.stall.as_ref().map(|s| format!("{}: {}", s.reason, s.message)).unwrap_or_default();

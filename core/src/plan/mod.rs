@@ -173,7 +173,9 @@ impl<'w> Planner<'w> {
     /// A run towards another template than the Deployment's has ended: superseded, or returned when what is wanted
     /// now is what it started from.
     fn supersede(&mut self) {
-        for run in &self.w.runs {
+        let mut runs: Vec<&Run> = self.w.runs.iter().collect();
+        runs.sort_by_key(|r| (r.spec.sequence, &r.name));
+        for run in runs {
             if run.status.ended.is_some() || self.run.is_some_and(|active| active.name == run.name) {
                 continue;
             }

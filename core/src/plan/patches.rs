@@ -63,7 +63,19 @@ pub(super) fn pod(pod: &Pod, difference: &Difference, hash: &str, now: Time, qui
         operations.push(json!({"op": "test", "path": "/metadata/generation", "value": pod.generation}));
     }
     let tries = pod.baseline.as_ref().filter(|b| b.target == hash).map_or(0, |b| b.tries).saturating_add(1);
-    let baseline = Baseline { target: hash.to_owned(), generation: pod.generation, at: now, tries, quiet, was };
+    let baseline = match &pod.baseline {
+        // Nothing restarts by this write: what an earlier one has begun is still told by its own record.
+        Some(earlier) if was.is_empty() => Baseline { target: hash.to_owned(), tries, ..earlier.clone() },
+        earlier => {
+            // A container that an earlier write is still to replace is still awaited.
+            for (name, before) in earlier.iter().flat_map(|b| &b.was) {
+                if crate::pod::awaits(pod, name, now) {
+                    was.entry(name.clone()).or_insert_with(|| before.clone());
+                }
+            }
+            Baseline { target: hash.to_owned(), generation: pod.generation, at: now, tries, quiet, was }
+        }
+    };
     let record = serde_json::to_string(&baseline).unwrap_or_default();
     if !pod.has_annotations {
         operations.push(json!({"op": "add", "path": "/metadata/annotations", "value": {}}));

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Flow, GO, Planner, State, patches};
+use super::{Flow, GO, Planner, STOP, State, patches};
 use crate::{
     api::{
         names,
@@ -59,9 +59,16 @@ pub(super) fn owed(set: &ReplicaSet) -> Owed {
 }
 
 impl<'w> Planner<'w> {
-    /// The ReplicaSets with pods.
+    /// All ReplicaSets, the oldest first.
+    pub(super) fn sets(&self) -> Vec<&'w ReplicaSet> {
+        let mut all: Vec<&ReplicaSet> = self.w.replica_sets.iter().collect();
+        all.sort_by_key(|s| age(s));
+        all
+    }
+
+    /// The ReplicaSets with pods, the oldest first.
     pub(super) fn active_sets(&self) -> Vec<&'w ReplicaSet> {
-        self.w.replica_sets.iter().filter(|r| active(self.w, r)).collect()
+        self.sets().into_iter().filter(|r| active(self.w, r)).collect()
     }
 
     /// What ran last, as far as it is on record: the template and the ReplicaSet of the run, or of the run before.
@@ -91,13 +98,13 @@ impl<'w> Planner<'w> {
             if let Some(named) = named.filter(|n| active.is_empty() || active.iter().any(|a| a.name == n.name)) {
                 return Some(named);
             }
-            let templates =
-                [run.spec.old_template.as_ref(), self.status.commit.as_ref().map(|_| &run.spec.new_template)];
+            let old = run.spec.old_template.as_ref();
+            let new = self.status.commit.as_ref().map(|_| &run.spec.new_template);
+            // Once committed it is the one that the controller takes for its new one, the oldest; what shows the old
+            // template is then its history.
             let by_template = |sets: &[&'w ReplicaSet]| {
-                sets.iter()
-                    .filter(|s| templates.iter().flatten().any(|t| **t == s.template))
-                    .max_by_key(|s| age(s))
-                    .copied()
+                let committed = sets.iter().filter(|s| new == Some(&s.template)).min_by_key(|s| age(s));
+                committed.or_else(|| sets.iter().filter(|s| old == Some(&s.template)).max_by_key(|s| age(s))).copied()
             };
             if let Some(set) = by_template(&active) {
                 return Some(set);
@@ -111,10 +118,16 @@ impl<'w> Planner<'w> {
             [] => record
                 .and_then(|(template, _)| all.iter().filter(|s| s.template == *template).max_by_key(|s| age(s)))
                 .or(named)
-                .or_else(|| all.iter().max_by_key(|s| (s.revision(), age(s)))),
+                // The record's own one was deleted: one that equals what is wanted now has been numbered up for that
+                // alone, it is not what ran.
+                .or_else(|| {
+                    let gone = record.is_some() && self.d.held();
+                    let ran = |s: &&ReplicaSet| !(gone && s.template == self.d.template);
+                    all.iter().filter(ran).max_by_key(|s| (s.revision(), age(s)))
+                }),
             [only] if self.was_woken(only) => None,
             [only] => Some(only),
-            [..] => active.iter().max_by_key(|s| (s.revision(), age(s))).copied(),
+            [..] => active.iter().max_by_key(|s| (s.replicas > 0, s.revision(), age(s))).copied(),
         }
     }
 
@@ -154,11 +167,15 @@ impl<'w> Planner<'w> {
             return GO; // natively the Deployment controller is welcome to use it again
         }
         let Some(run) = self.run else { return GO };
-        for set in &self.w.replica_sets {
+        for set in self.sets() {
             if main.is_some_and(|m| m.name == set.name) || active(self.w, set) || set.template != self.d.template {
                 continue;
             }
-            if main.is_none_or(|m| m.template == self.d.template) && run.spec.old_template.is_none() {
+            let committed = main.is_some_and(|m| m.template == self.d.template);
+            if set.copy && committed {
+                continue; // younger than the main one, so nobody takes it for the new one
+            }
+            if (main.is_none() || committed) && run.spec.old_template.is_none() {
                 continue; // a birth: this is its own first ReplicaSet
             }
             if self.remember(set) {
@@ -204,6 +221,11 @@ impl<'w> Planner<'w> {
             .into_iter()
             .filter(|s| main.is_none_or(|m| m.name != s.name) && s.template != *old && s.template != self.d.template)
             .collect();
+        let remade = |main: &ReplicaSet| {
+            run.spec.replica_set.as_ref().is_some_and(|r| {
+                r.name != main.name && self.w.replica_sets.iter().all(|s| s.name != r.name)
+            })
+        };
         if self.d.replicas == 0 {
             return GO; // at 0 it may stay away: the Deployment controller would only clean it up again
         }
@@ -243,7 +265,9 @@ impl<'w> Planner<'w> {
                 }
                 self.effect(Effect::CreateReplicaSet { purpose: ReplicaSetPurpose::Remake, object })
             }
-            Some(main) if !woken.is_empty() && main.template == *old => {
+            // Only in place of one that was deleted: what runs beside an empty one that has always been there was not
+            // woken, and must not go down.
+            Some(main) if !woken.is_empty() && main.template == *old && remade(main) => {
                 for set in woken.iter().filter(|s| s.replicas > 0) {
                     self.plan.effects.push(Effect::PatchReplicaSet {
                         name: set.name.clone(),
@@ -270,8 +294,8 @@ impl<'w> Planner<'w> {
     /// youngest, whatever its template. First an empty copy, then the older equal ones go: at no moment is another
     /// one the youngest.
     pub(super) fn youngest(&mut self, main: &'w ReplicaSet) -> Flow {
-        let all = &self.w.replica_sets;
-        let equal: Vec<&ReplicaSet> = all.iter().filter(|s| s.template == main.template).collect();
+        let all = self.sets();
+        let equal: Vec<&ReplicaSet> = all.iter().filter(|s| s.template == main.template).copied().collect();
         let running = all.iter().any(|s| active(self.w, s));
         if running {
             // A copy that is not needed any more.
@@ -293,14 +317,19 @@ impl<'w> Planner<'w> {
         if self.d.history_limit == 0 {
             return GO; // the Deployment controller deletes the others itself
         }
+        let name = self.free_name("z", &main.template, youngest.created.0 / 1000);
+        // Creation times have whole seconds, ties go by name. Two seconds, for our clock is not the API server's.
         let free = youngest.created.plus_seconds(2);
-        if free > self.now {
+        if name <= youngest.name && free > self.now {
             self.wake(free);
             return GO;
         }
+        self.copy(main, name)
+    }
+
+    fn copy(&mut self, main: &ReplicaSet, name: String) -> Flow {
         // While held no one counts revisions up, so the copy carries the number; at rest the controller gives it one.
         let revision = if self.d.held() { main.revision() } else { 0 };
-        let name = self.free_name("z", &main.template, youngest.created.0 / 1000);
         let object = patches::replica_set(
             self.d,
             &name,
@@ -357,7 +386,13 @@ impl<'w> Planner<'w> {
                 &owed.annotations,
                 Some(names::HISTORY_LABEL),
             );
-            return self.effect(Effect::CreateReplicaSet { purpose: ReplicaSetPurpose::History, object });
+            self.plan.effects.push(Effect::CreateReplicaSet { purpose: ReplicaSetPurpose::History, object });
+            if let Some(main) = self.equal_set().filter(|_| self.d.replicas == 0 && self.active_sets().is_empty()) {
+                // It would be the youngest, and woken by the next scale-up that comes with another template.
+                let name = self.free_name("z", &main.template, owed.revision);
+                return self.copy(main, name);
+            }
+            return STOP;
         }
         if let Some(commit) = &mut self.status.commit {
             commit.history = true;

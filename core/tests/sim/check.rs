@@ -28,7 +28,8 @@ impl Sim {
             self.violation(text);
         }
         let p = &self.pods[index];
-        let same_view = self.ours.pods.len() == self.pods.len()
+        let same_view = self.ours.d.replicas == self.d.replicas
+            && self.ours.pods.len() == self.pods.len()
             && self.ours.pods.iter().all(|o| self.pods.iter().any(|p| p.pod == o.pod));
         if p.steady() && self.available(p) && same_view {
             let left = self.pods.iter().filter(|q| q.steady() && self.available(q)).count();

@@ -88,7 +88,8 @@ impl Sim {
         self.fresh_rv();
         // Nobody can prevent that an older one is woken now.
         let all: Vec<String> = self.sets.iter().map(|s| s.template.hash().to_owned()).collect();
-        self.authorised.extend(all);
+        self.authorised.extend(all.clone());
+        self.pardoned.extend(all);
     }
 
     pub fn decide(&mut self, action: Action, target: Option<&str>) {
