@@ -73,7 +73,7 @@ pub struct Cache {
     /// HookRuns, by UID of their Deployment.
     pub runs: Table<Arc<Run>>,
     pools: Pools,
-    replica_sets_by_uid: HashMap<Box<str>, Key>,
+    replica_sets_by_uid: HashMap<Arc<str>, Key>,
     slots: BTreeMap<Key, Slot>,
     waiters: HashMap<Key, BTreeSet<Key>>,
     waits_for: HashMap<Key, BTreeSet<Key>>,
@@ -193,7 +193,7 @@ impl Cache {
                 pod.containers.clear();
                 pod.annotations.clear();
             }
-            Packed::new(pod, &mut self.pools)
+            Packed::new(pod, &key, &version, &mut self.pools)
         });
         if !self.pods.put(key, version, fact, source) {
             return Vec::new();

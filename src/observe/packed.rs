@@ -12,6 +12,8 @@ use interlock_core::{
     world::{Baseline, Container, ContainerState, ContainerStatus, Pod, Resize, Resources, Terminated, Was},
 };
 
+use super::table::{Key, Version};
+
 /// Values that are shared while somebody uses them.
 #[derive(Debug)]
 struct Pool<T: ?Sized> {
@@ -59,9 +61,9 @@ impl Default for Pools {
 #[derive(Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "the same facts as the planner's type")]
 pub struct Packed {
-    name: Box<str>,
-    uid: Box<str>,
-    resource_version: Box<str>,
+    name: Arc<str>,
+    uid: Arc<str>,
+    resource_version: Arc<str>,
     owner: Arc<str>,
     generation: i64,
     observed_generation: i64,
@@ -131,12 +133,12 @@ struct PackedWas {
 }
 
 impl Packed {
-    /// Packs a pod.
-    pub fn new(pod: Pod, pools: &mut Pools) -> Self {
+    /// Packs a pod. Name, UID and version are those of its entry in the table, which holds them anyway.
+    pub fn new(pod: Pod, key: &Key, version: &Version, pools: &mut Pools) -> Self {
         let Pod {
-            name,
-            uid,
-            resource_version,
+            name: _,
+            uid: _,
+            resource_version: _,
             owner,
             generation,
             observed_generation,
@@ -153,9 +155,9 @@ impl Packed {
             scheduled,
         } = pod;
         Self {
-            name: name.into(),
-            uid: uid.into(),
-            resource_version: resource_version.into(),
+            name: Arc::clone(&key.name),
+            uid: Arc::clone(&version.uid),
+            resource_version: Arc::clone(&version.resource_version),
             owner: pools.texts.share(owner),
             generation,
             observed_generation,
@@ -320,9 +322,15 @@ mod tests {
     use super::*;
     use crate::observe::facts::pod::pod;
 
+    fn pack(pod: Pod, pools: &mut Pools) -> Packed {
+        let version = Version { uid: pod.uid.as_str().into(), resource_version: pod.resource_version.as_str().into() };
+        let key = Key::new("ns", &pod.name);
+        Packed::new(pod, &key, &version, pools)
+    }
+
     fn sample(n: usize) -> Pod {
         pod(&json!({
-            "metadata": {"name": format!("web-{n}"), "uid": format!("u{n}"), "labels": {"app": "web"}, "annotations": {
+            "metadata": {"name": format!("web-{n}"), "uid": format!("u{n}"), "resourceVersion": "7", "labels": {"app": "web"}, "annotations": {
                 "interlock.dev/update": "{\"target\":\"t\",\"gen\":3,\"at\":\"2026-01-01T00:00:00Z\",\"was\":{\"web\":{\"spec\":\"a\",\"id\":\"b\",\"image\":\"c\",\"imageID\":\"d\",\"restarts\":1}}}"}},
             "spec": {"containers": [{"name": "web", "image": "i", "resources": {"limits": {"cpu": "1"}}}, {"name": "b", "image": "j"}]},
             "status": {"conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}], "containerStatuses": [
@@ -335,7 +343,7 @@ mod tests {
     #[test]
     fn packing_loses_nothing() {
         let mut pools = Pools::default();
-        let packed = Packed::new(sample(1), &mut pools);
+        let packed = pack(sample(1), &mut pools);
         assert_eq!(packed.unpack(), sample(1));
         assert_eq!(packed.changed(), Some("2026-01-01T00:00:09Z".parse().unwrap()));
     }
@@ -343,7 +351,7 @@ mod tests {
     #[test]
     fn what_is_common_is_kept_once_and_goes_with_its_last_user() {
         let mut pools = Pools::default();
-        let all: Vec<_> = (0..1000).map(|n| Packed::new(sample(n), &mut pools)).collect();
+        let all: Vec<_> = (0..1000).map(|n| pack(sample(n), &mut pools)).collect();
         assert_eq!((pools.maps.values.len(), pools.specs.values.len()), (2, 2));
         drop(all);
         for n in 0..1000 {

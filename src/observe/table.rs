@@ -39,9 +39,9 @@ const TOMBSTONE: Duration = Duration::from_mins(1);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Version {
     /// UID.
-    pub uid: Box<str>,
+    pub uid: Arc<str>,
     /// `metadata.resourceVersion`.
-    pub resource_version: Box<str>,
+    pub resource_version: Arc<str>,
 }
 
 impl Version {
@@ -76,9 +76,9 @@ pub struct Table<T> {
     entries: BTreeMap<Key, Entry<T>>,
     index: fn(&T) -> &str,
     by: HashMap<Box<str>, BTreeSet<Key>>,
-    tombstones: VecDeque<(Instant, Box<str>)>,
+    tombstones: VecDeque<(Instant, Arc<str>)>,
     /// UIDs of objects that are gone, and up to which version.
-    dead: HashMap<Box<str>, u64>,
+    dead: HashMap<Arc<str>, u64>,
     epoch: u64,
     synced: bool,
 }
