@@ -201,7 +201,8 @@ fn story(seed: u64) -> Sim {
     let replicas = i64::try_from(rng.below(5)).unwrap();
     let mut sim = Sim::running(seed, replicas, "app:v1", policies.clone());
     if rng.chance(15) {
-        let hooks = json!([{"name": "own", "phase": "PreUpdate", "http": {"url": "http://hook.test/"}}]).to_string();
+        let hooks =
+            json!([{"name": "own", "phase": "PreUpdate", "http": {"url": "http://hook.test.svc/"}}]).to_string();
         sim.edit(|d| {
             d.annotations.insert(names::HOOKS.into(), hooks);
         });

@@ -1,8 +1,6 @@
 //! Writing kubeconfig files and turning them into clients.
 
-use std::fs::{self, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -42,11 +40,12 @@ pub(crate) fn write(path: &Path, server: &str, ca: &str, identity: &Identity) ->
 /// Writes a file that only the user may read. It appears complete under its name, never half
 /// written.
 pub(crate) fn write_private(path: &Path, text: &str) -> Result<()> {
-    let unfinished = path.with_extension("unfinished");
     let write = || -> std::io::Result<()> {
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&unfinished)?;
+        // A name of its own: several tests may write the same file at the same time. Its mode is 0600.
+        let mut file = tempfile::NamedTempFile::new_in(path.parent().unwrap_or(Path::new(".")))?;
         file.write_all(text.as_bytes())?;
-        fs::rename(&unfinished, path)
+        file.persist(path)?;
+        Ok(())
     };
     write().with_context(|| format!("cannot write {}", path.display()))
 }

@@ -7,6 +7,7 @@ mod harness;
 
 mod chain;
 mod content;
+mod examples;
 mod failures;
 mod scenarios;
 mod steps;

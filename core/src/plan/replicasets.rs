@@ -222,9 +222,10 @@ impl<'w> Planner<'w> {
             .filter(|s| main.is_none_or(|m| m.name != s.name) && s.template != *old && s.template != self.d.template)
             .collect();
         let remade = |main: &ReplicaSet| {
-            run.spec.replica_set.as_ref().is_some_and(|r| {
-                r.name != main.name && self.w.replica_sets.iter().all(|s| s.name != r.name)
-            })
+            run.spec
+                .replica_set
+                .as_ref()
+                .is_some_and(|r| r.name != main.name && self.w.replica_sets.iter().all(|s| s.name != r.name))
         };
         if self.d.replicas == 0 {
             return GO; // at 0 it may stay away: the Deployment controller would only clean it up again
@@ -241,8 +242,10 @@ impl<'w> Planner<'w> {
                         "the ReplicaSet that runs was deleted while held; it is made again".to_owned(),
                     );
                 }
-                // Beside a woken one it has to be empty, or both would be scaled in proportion.
-                let replicas = if woken.is_empty() { self.d.replicas } else { 0 };
+                // Beside another one that may be woken it has to be empty, or both would be scaled in proportion. At
+                // history limit 0 an empty one would be cleaned up before it is scaled.
+                let alone = self.w.replica_sets.is_empty() || (self.d.history_limit == 0 && woken.is_empty());
+                let replicas = if alone { self.d.replicas } else { 0 };
                 let name = self.free_name("r", old, run.spec.sequence);
                 let reference = run.spec.replica_set.as_ref();
                 let object = patches::replica_set(
