@@ -93,6 +93,12 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
+/// Was the object changed since it was read? A JSON patch whose `test` fails is answered with 422 and this text; refusals
+/// by validation or by an admission policy, which can be 422 too, name the object instead.
+pub fn changed_meanwhile(status: &kube::core::Status) -> bool {
+    status.code == 409 || (status.code == 422 && status.message.starts_with("the server rejected our request"))
+}
+
 /// An error with its causes, each only once.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();

@@ -1,5 +1,7 @@
 //! `retry`, `skip`, `abort`, `resume`: a decision is added to the run in progress, in the user's own name.
 
+use std::time::Duration;
+
 use interlock_core::{
     api::run::{Action, Decision},
     reason::Reason,
@@ -16,7 +18,7 @@ use super::state;
 use crate::{
     cli::{
         connect::Connection,
-        exit::{Exit, Failure},
+        exit::{Exit, Failure, changed_meanwhile},
         output::{self, word},
         random_id, read,
         target::Target,
@@ -29,6 +31,7 @@ mod tests;
 
 /// The controller writes the status of a run meanwhile, at most once a second.
 const TRIES: u32 = 10;
+const PAUSE: Duration = Duration::from_millis(50);
 /// As the CustomResourceDefinition has it.
 const MOST_DECISIONS: usize = 64;
 
@@ -75,7 +78,8 @@ pub async fn run(
     let by = whoami(connection).await?;
     let id = random_id();
     let api: Api<Object<RunKind>> = Api::namespaced(connection.client.clone(), &connection.namespace);
-    for _ in 0..TRIES {
+    for attempt in 0..TRIES {
+        tokio::time::sleep(PAUSE * attempt).await;
         let deployment = read::deployment(connection, target).await?;
         let runs = read::runs_of(connection, &deployment).await?;
         let run = state::latest(&runs);
@@ -96,7 +100,7 @@ pub async fn run(
                 return Ok(Exit::Ok);
             }
             // The run has changed since it was read, so what was allowed may no longer be.
-            Err(kube::Error::Api(status)) if stale(&status) => {}
+            Err(kube::Error::Api(status)) if changed_meanwhile(&status) => {}
             Err(kube::Error::Api(status)) if status.code == 403 => {
                 return Err(forbidden(connection, run, &status.message));
             }
@@ -104,11 +108,6 @@ pub async fn run(
         }
     }
     Err(Failure::error(format!("{target}: the run changes too fast to add a decision; try again")))
-}
-
-fn stale(status: &kube::core::Status) -> bool {
-    // A failed `test` of a JSON patch is answered with 422.
-    status.code == 409 || (status.code == 422 && status.message.contains("test"))
 }
 
 fn forbidden(connection: &Connection, run: &Run, message: &str) -> Failure {

@@ -1,6 +1,6 @@
 //! `undo`: writes an earlier template to the Deployment, also while it is held, where `kubectl rollout undo` refuses.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use interlock_core::{
     api::run::Outcome,
@@ -17,7 +17,7 @@ use super::state;
 use crate::{
     cli::{
         connect::Connection,
-        exit::{Exit, Failure},
+        exit::{Exit, Failure, changed_meanwhile},
         output, read,
         target::Target,
     },
@@ -28,6 +28,7 @@ use crate::{
 mod tests;
 
 const TRIES: u32 = 10;
+const PAUSE: Duration = Duration::from_millis(50);
 /// Says in the history what a revision was about. The Deployment controller copies it to the ReplicaSet.
 const CHANGE_CAUSE: &str = "kubernetes.io/change-cause";
 
@@ -45,7 +46,8 @@ pub struct Goal {
 /// Carries out the verb.
 pub async fn run(connection: &Connection, target: &Target, revision: Option<i64>) -> Result<Exit, Failure> {
     let api: Api<Object<DeploymentKind>> = Api::namespaced(connection.client.clone(), &connection.namespace);
-    for _ in 0..TRIES {
+    for attempt in 0..TRIES {
+        tokio::time::sleep(PAUSE * attempt).await;
         let deployment = read::deployment(connection, target).await?;
         let sets = read::replica_sets(connection, &deployment).await?;
         // Whoever may change Deployments need not be able to read runs; the revisions then have to do.
@@ -69,8 +71,7 @@ pub async fn run(connection: &Connection, target: &Target, revision: Option<i64>
                 output::print(&format!("{target} set back to {}\n", goal.what));
                 return Ok(Exit::Ok);
             }
-            Err(kube::Error::Api(status))
-                if status.code == 409 || (status.code == 422 && status.message.contains("test")) => {}
+            Err(kube::Error::Api(status)) if changed_meanwhile(&status) => {}
             Err(error) => return Err(Failure::request(&format!("change {target}"), &error)),
         }
     }
