@@ -189,11 +189,10 @@ fn waiting(waiting: Option<&WaitingFor>, now: Time) -> Vec<(&'static str, String
 }
 
 fn exits(deployment: &Deployment) -> String {
-    let mut text = "change the template, or one of:".to_owned();
-    for verb in ["retry", "skip", "resume", "abort", "undo"] {
-        text += &format!("\nkubectl interlock {verb} deploy/{} -n {}", deployment.name, deployment.namespace);
-    }
-    text
+    let command = |verb| format!("kubectl interlock {verb} deploy/{} -n {}", deployment.name, deployment.namespace);
+    let mut lines = vec!["change the template, or one of:".to_owned()];
+    lines.extend(["retry", "skip", "resume", "abort", "undo"].map(command));
+    lines.join("\n")
 }
 
 /// The hooks of a run with their attempts.
