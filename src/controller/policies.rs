@@ -28,8 +28,10 @@ use crate::{
 const MOST_TARGETS: usize = 50;
 /// Longest message of a condition that is kept, in bytes.
 const LONGEST: usize = 1024;
-/// A selection is not computed anew more often, whatever happens in the namespace.
-const EVERY: Duration = Duration::from_millis(500);
+/// Computing a selection takes at most one part in so many of the time, whatever happens in the namespace.
+const SHARE: u32 = 20;
+/// And is put off by this at most.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// What is remembered of each policy.
 #[derive(Default)]
@@ -37,7 +39,8 @@ pub(super) struct Memories(Mutex<HashMap<Key, Memory>>);
 
 #[derive(Clone, Default)]
 struct Memory {
-    computed: Option<Instant>,
+    /// When the selection was last computed, and how long that took.
+    computed: Option<(Instant, Duration)>,
     probe: probe::Memory,
 }
 
@@ -65,12 +68,12 @@ pub(super) async fn pass(shared: &Shared, key: &Key) -> Result<Outcome, Error> {
     };
     let mut memory =
         shared.policies.0.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned().unwrap_or_default();
-    if let Some(since) = memory.computed.map(|at| at.elapsed())
-        && since < EVERY
-    {
-        return Ok(Outcome::Done(Some(EVERY.saturating_sub(since))));
+    if let Some((at, took)) = memory.computed {
+        let rest = took.saturating_mul(SHARE).min(LONGEST_PAUSE).saturating_sub(at.elapsed());
+        if !rest.is_zero() {
+            return Ok(Outcome::Done(Some(rest)));
+        }
     }
-    memory.computed = Some(Instant::now());
     let result = compute(shared, key, &stored.fact, &stored.status, &mut memory).await;
     shared.policies.0.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), memory);
     match result {
@@ -94,15 +97,16 @@ async fn compute(
     stored: &HookPolicyStatus,
     memory: &mut Memory,
 ) -> Result<Option<Duration>, Failure> {
+    let start = Instant::now();
     let deployments = shared.observe.deployments(&key.namespace);
     let selection = match &policy.spec {
         Ok(spec) => selection(shared, key, policy, spec, &deployments),
         Err(_) => Selection::default(),
     };
     let ready = ready(policy, &selection);
+    memory.computed = Some((Instant::now(), start.elapsed()));
     let (enforced, wake) = enforced(shared, key, policy, &selection, stored, memory).await?;
     let progressing = progressing(shared, key, policy);
-
     let now = shared.clock.now();
     let mut status = stored.clone();
     status.observed_generation = Some(policy.generation);
