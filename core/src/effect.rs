@@ -105,6 +105,29 @@ pub enum Effect {
     },
 }
 
+impl Effect {
+    /// What is written, as [`crate::world::World::refusals`] names it. `None`: nothing depends on it, or nothing is
+    /// written.
+    pub fn subject(&self) -> Option<String> {
+        match self {
+            Self::CreateRun { name, .. } | Self::DeleteRun { name, .. } => Some(format!("run/{name}")),
+            Self::RecordStatus { run, .. } => Some(format!("status/{run}")),
+            Self::PatchPod { name, .. } => Some(format!("pod/{name}")),
+            Self::ResizePod { name, .. } => Some(format!("resize/{name}")),
+            Self::CreateReplicaSet { object, .. } => {
+                let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
+                Some(format!("replicaset/{name}"))
+            }
+            Self::PatchReplicaSet { name, .. } | Self::DeleteReplicaSet { name, .. } => {
+                Some(format!("replicaset/{name}"))
+            }
+            Self::PatchDeployment { .. } => Some("deployment".to_owned()),
+            Self::MirrorConditions { .. } => Some("conditions".to_owned()),
+            Self::StartHook(_) | Self::CancelHooks(_) | Self::Event { .. } => None,
+        }
+    }
+}
+
 /// Why a ReplicaSet is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ReplicaSetPurpose {

@@ -24,8 +24,8 @@ pub fn settled(component: Option<&Component>, settle_seconds: i64, now: Time) ->
         return not("is being deleted".into());
     }
     match c.run {
-        Some(RunState::Failed) => return not("its update failed".into()),
-        Some(RunState::InProgress) => return not("its update is in progress".into()),
+        Some(RunState::Failed) => return not("its own update failed".into()),
+        Some(RunState::InProgress) => return not("its own update is in progress".into()),
         Some(RunState::Over) | None => {}
     }
     if c.held {

@@ -67,6 +67,8 @@ pub enum Reason {
     Predecessor,
     /// A quota refuses pods.
     QuotaExceeded,
+    /// The API server refuses a write of ours for good.
+    Refused,
     /// The hold has ended.
     Released,
     /// Somebody else ended the hold.
@@ -93,7 +95,7 @@ pub enum Reason {
 
 impl Reason {
     /// All of them.
-    pub const ALL: [Self; 43] = [
+    pub const ALL: [Self; 44] = [
         Self::Aborted,
         Self::AnnotationInvalid,
         Self::AnnotationsRestored,
@@ -126,6 +128,7 @@ impl Reason {
         Self::PolicyDeleted,
         Self::Predecessor,
         Self::QuotaExceeded,
+        Self::Refused,
         Self::Released,
         Self::ReleasedByOther,
         Self::ReplicaSetDeleted,
@@ -179,6 +182,7 @@ impl Reason {
             Self::PolicyDeleted => "PolicyDeleted",
             Self::Predecessor => "Predecessor",
             Self::QuotaExceeded => "QuotaExceeded",
+            Self::Refused => "Refused",
             Self::Released => "Released",
             Self::ReleasedByOther => "ReleasedByOther",
             Self::ReplicaSetDeleted => "ReplicaSetDeleted",

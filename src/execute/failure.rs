@@ -83,12 +83,11 @@ impl Failure {
     }
 }
 
-/// A JSON patch whose `test` failed, or that does not fit any more, is 422 like an invalid object, but does not come
-/// from validation: there is no object that it could be said of. A changed UID is said by validation.
+/// A JSON patch whose `test` failed, or that does not fit any more, is 422 like an invalid object or a denial by
+/// somebody's admission policy, and told from them only by its words (Kubernetes 1.37). A changed UID is said by validation.
 fn lost(status: &Status) -> bool {
-    let invalid_object = status.message.contains(" is invalid:");
     let causes = status.details.as_ref().map_or(&[][..], |d| &d.causes[..]);
-    !invalid_object || causes.iter().any(|c| c.field == "metadata.uid")
+    status.message.contains("the server rejected our request") || causes.iter().any(|c| c.field == "metadata.uid")
 }
 
 fn chain(error: &dyn std::error::Error) -> String {
@@ -124,6 +123,8 @@ mod tests {
         assert!(matches!(of(422, rejected, None), Failure::Lost { .. }));
         assert!(matches!(of(422, "Pod \"a\" is invalid: spec: Forbidden", None), Failure::Refused { .. }));
         assert!(matches!(of(403, "exceeded quota", None), Failure::Refused { .. }));
+        let denied = "pods \"a\" is forbidden: ValidatingAdmissionPolicy 'x' with binding 'x' denied request: no";
+        assert!(matches!(of(422, denied, None), Failure::Refused { .. }));
         let cause = StatusCause { reason: String::new(), message: String::new(), field: "metadata.uid".into() };
         let details = StatusDetails { causes: vec![cause], ..empty() };
         assert!(matches!(of(422, "Pod \"a\" is invalid: metadata.uid", Some(details)), Failure::Lost { .. }));

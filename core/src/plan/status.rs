@@ -76,6 +76,7 @@ impl Planner<'_> {
             let report = std::mem::take(&mut self.plan.report);
             return Plan { look_live: true, report, ..Plan::default() };
         }
+        self.leave_out_refused();
         if let Some(run) = self.run {
             self.set_conditions(run);
             if self.status != run.status {
@@ -90,6 +91,20 @@ impl Planner<'_> {
         }
         self.mirror();
         self.plan
+    }
+
+    /// What the API server has refused is not asked again before the object changes or some time has passed: neither it
+    /// nor what stands after it, nor a status that speaks as if it were done.
+    fn leave_out_refused(&mut self) {
+        let refusal = |e: &Effect| e.subject().and_then(|s| self.w.refusals.get_key_value(&s));
+        let first = self.plan.effects.iter().enumerate().find_map(|(at, e)| refusal(e).map(|r| (at, r)));
+        let Some((at, (subject, message))) = first else { return };
+        self.plan.effects.truncate(at);
+        self.status = self.run.map(|r| r.status.clone()).unwrap_or_default();
+        let what = format!("the API server refuses a write ({subject}): {message}");
+        let how = "remove what refuses it; it is tried again every five minutes";
+        let state = if self.d.held() { State::Held } else { State::Finishing };
+        let _ = self.wait(state, Reason::Refused, what, None, how);
     }
 
     fn set_conditions(&mut self, run: &Run) {
