@@ -32,6 +32,7 @@ fn ready_at(env: &Env, app: &str, image: &str, pods: usize) -> Instant {
     panic!("{app} was never ready with {image}");
 }
 
+/// falco-operator#356: a timestamp in a status that triggers the next reconcile for ever (30 s without a write at the end).
 #[tokio::test]
 async fn three_deployments_of_four_start_and_update_in_order_and_in_place() {
     let mut env = Env::new("chain").await;

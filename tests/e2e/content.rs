@@ -10,6 +10,7 @@ async fn annotate(env: &Env, name: &str, key: &str, value: Value) -> Result<(), 
     env.deployments().patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await.map(|_| ())
 }
 
+/// argoproj/argo-workflows CVE-2026-40886: a malformed annotation crash-loops the controller.
 #[tokio::test]
 async fn annotations_that_do_not_parse_hold_say_why_and_recover() {
     let mut env = Env::new("content").await;
@@ -60,6 +61,7 @@ async fn annotations_that_do_not_parse_hold_say_why_and_recover() {
     }
 }
 
+/// fluxcd: circular dependencies that are never reported.
 #[tokio::test]
 async fn a_deployment_after_itself_and_cycles_are_named_and_only_members_stay_held() {
     let mut env = Env::new("cycle").await;

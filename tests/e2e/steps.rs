@@ -113,6 +113,7 @@ async fn everywhere(act: Act) {
     stream::iter(STEPS).for_each_concurrent(4, |step| one(act, step)).await;
 }
 
+/// fluxcd/flagger#1563, #634: replica changes start or restart an update.
 #[tokio::test]
 async fn scale_up_at_each_step() {
     everywhere(Act::ScaleUp).await;
@@ -123,6 +124,7 @@ async fn scale_to_zero_and_up_at_each_step() {
     everywhere(Act::ScaleToZeroAndUp).await;
 }
 
+/// kruise#2274: a write to an older view of the pod leaves it updating for ever.
 #[tokio::test]
 async fn pod_deleted_at_each_step() {
     everywhere(Act::PodDeleted).await;
@@ -138,11 +140,13 @@ async fn new_template_at_each_step() {
     everywhere(Act::NewTemplate).await;
 }
 
+/// kubevela/kubevela#7170: a rollback is ignored while paused at a step. kruise#418: stuck during the grace period.
 #[tokio::test]
 async fn template_back_at_each_step() {
     everywhere(Act::TemplateBack).await;
 }
 
+/// openkruise/rollouts#272: deleting the policy un-pauses and rolls.
 #[tokio::test]
 async fn policy_deleted_at_each_step() {
     everywhere(Act::PolicyDeleted).await;

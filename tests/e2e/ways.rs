@@ -208,6 +208,7 @@ async fn policy_deleted_with_on_delete_release_lets_go_at_once() {
     env.all_well("web").await;
 }
 
+/// openkruise/kruise#2000: half of an update under a policy that came in between.
 #[tokio::test]
 async fn a_deployment_that_slipped_past_the_hold_is_reported() {
     let mut env = Env::new("missed").await;
@@ -232,6 +233,7 @@ async fn a_deployment_that_slipped_past_the_hold_is_reported() {
     .await;
 }
 
+/// fluxcd/flagger#27: two policies select one Deployment.
 #[tokio::test]
 async fn two_policies_the_smallest_name_wins_and_both_say_conflict() {
     let mut env = Env::new("conflict").await;
@@ -300,6 +302,7 @@ async fn a_git_style_reapply_every_second_changes_nothing_and_gets_no_error() {
     env.assert_hooks_first("web", &["v1"]);
 }
 
+/// argoproj/argo-cd#17254, #3516: nobody can see what is awaited.
 #[tokio::test]
 async fn a_birth_waits_for_a_predecessor_that_is_named_and_missing() {
     let env = Env::with_policy("birth").await;

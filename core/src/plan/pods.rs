@@ -113,7 +113,10 @@ impl<'w> Planner<'w> {
             }
             if let Some(s) = seen.iter().find(|s| {
                 !s.difference.images.is_empty()
-                    && s.pod.baseline.as_ref().is_some_and(|b| b.target == target.hash && b.tries >= MOST_TRIES)
+                    && s.pod.baseline.as_ref().is_some_and(|b| {
+                        let anew = self.status.resumed_at.is_some_and(|at| at >= b.at);
+                        b.target == target.hash && b.tries >= MOST_TRIES && !anew
+                    })
             }) {
                 let message = format!(
                     "somebody else has changed pod {} back {MOST_TRIES} times; find out who and stop it, then retry",
