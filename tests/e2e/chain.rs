@@ -139,7 +139,12 @@ async fn three_deployments_of_four_start_and_update_in_order_and_in_place() {
     assert_eq!(sets.iter().map(revision).collect::<BTreeSet<_>>().len(), sets.len(), "revisions are unique");
 
     // At rest nothing is written: the audit log of half a minute.
-    env.until("events are through", 10, || async { !env.gate.writes().is_empty() }).await;
+    env.until("the policy says that nothing is in progress", 20, || async {
+        let policy = serde_json::to_value(env.policies().get("chain").await.unwrap()).unwrap();
+        let conditions = policy["status"]["conditions"].clone();
+        conditions.as_array().into_iter().flatten().any(|c| c["type"] == "Progressing" && c["status"] == "False")
+    })
+    .await;
     let mark = env.cluster.audit_mark().await.unwrap();
     tokio::time::sleep(Duration::from_secs(30)).await; // the acceptance is about time itself
     let writes: Vec<_> = env
