@@ -24,8 +24,8 @@ pub fn settled(component: Option<&Component>, settle_seconds: i64, now: Time) ->
         return not("is being deleted".into());
     }
     match c.run {
-        Some(RunState::Failed) => return not("its own update failed".into()),
-        Some(RunState::InProgress) => return not("its own update is in progress".into()),
+        Some(RunState::Failed) => return not("has failed to update".into()),
+        Some(RunState::InProgress) => return not("is being updated".into()),
         Some(RunState::Over) | None => {}
     }
     if c.held {
@@ -34,18 +34,18 @@ pub fn settled(component: Option<&Component>, settle_seconds: i64, now: Time) ->
     let s = &c.status;
     if s.observed_generation < c.generation {
         return not(format!(
-            "its status is behind (observed generation {} of {})",
+            "has a status that is behind (observed generation {} of {})",
             s.observed_generation, c.generation
         ));
     }
     if s.updated != c.replicas || s.replicas != c.replicas {
-        return not(format!("{} of {} pods are updated, {} in total", s.updated, c.replicas, s.replicas));
+        return not(format!("has {} of {} pods updated, {} in total", s.updated, c.replicas, s.replicas));
     }
     if s.available != c.replicas {
-        return not(format!("{} of {} pods are available", s.available, c.replicas));
+        return not(format!("has {} of {} pods available", s.available, c.replicas));
     }
     if c.old_pods > 0 {
-        return not(format!("{} pods of an older template are left", c.old_pods));
+        return not(format!("has {} pods of an older template left", c.old_pods));
     }
     if let Some(changed) = c.changed
         && c.replicas > 0
