@@ -131,8 +131,12 @@ async fn run(args: &Args, say: Say) -> Result<Verdict> {
     }
     if args.keep && !interrupted {
         look_around(&stage, say);
-        let name = asked_to_end().await;
-        say.line(format_args!("{name}: cleaning up"));
+        let (controller, _) = stage.split();
+        let why = tokio::select! {
+            name = asked_to_end() => name.to_owned(),
+            why = Stage::controller_ended(controller) => why,
+        };
+        say.line(format_args!("{why}: cleaning up"));
     }
     stage.close(!matches!(verdict, Verdict::AsPromised)).await;
     say.line(format_args!("done in {:.0} s", say.elapsed().as_secs_f64()));

@@ -37,8 +37,8 @@ struct Record {
     sights: Vec<Sight>,
     /// Why events may be missing.
     broken: Option<String>,
-    /// Ready pods per component and tag, as last told.
-    told: BTreeMap<String, BTreeMap<String, usize>>,
+    /// Pods by UID with the image with which they were last told to be ready.
+    told: BTreeMap<String, String>,
 }
 
 impl Observer {
@@ -88,22 +88,17 @@ impl Observer {
 
     fn see(&self, sight: Sight, say: Say) {
         self.with(|record| {
-            let app = sight.app.clone();
+            let Sight { name, uid, app, running, ready, gone, .. } = sight.clone();
             record.sights.push(sight);
-            let pods = sight::picture(&record.sights, &app);
-            let mut ready: BTreeMap<String, usize> = BTreeMap::new();
-            for pod in pods.values().filter(|pod| pod.ready) {
-                let tag = pod.running.rsplit_once(':').map_or(pod.running.as_str(), |(_, tag)| tag);
-                *ready.entry(tag.to_owned()).or_default() += 1;
+            let all = || sight::ready(&sight::picture(&record.sights, &app), None);
+            if gone {
+                record.told.remove(&uid);
+                say.line(format_args!("{app}: pod {name} deleted, {} ready", all()));
+            } else if ready && record.told.get(&uid) != Some(&running) {
+                let tag = running.rsplit_once(':').map_or(running.as_str(), |(_, tag)| tag);
+                say.line(format_args!("{app}: pod {name} ready with {tag}, {} ready", all()));
+                record.told.insert(uid, running);
             }
-            let of = pods.len();
-            let told = record.told.entry(app.clone()).or_default();
-            for (tag, count) in &ready {
-                if *count > told.get(tag).copied().unwrap_or_default() {
-                    say.line(format_args!("{app}: {count} of {of} pods ready with {tag}"));
-                }
-            }
-            *told = ready;
         });
     }
 

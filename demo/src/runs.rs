@@ -53,7 +53,12 @@ fn summary(run: &Value) -> Option<String> {
     if text(run, "/status/waitingFor/reason") == Some("Predecessor") {
         return Some(format!("{name}: {}", text(run, "/status/waitingFor/what")?));
     }
-    match text(run, "/status/way/kind")? {
+    let way = text(run, "/status/way/kind")?;
+    // Only a birth has no template to go from.
+    if run.pointer("/spec/oldTemplate").is_none() {
+        return Some(format!("{name}: its turn, starts"));
+    }
+    match way {
         "InPlace" => Some(format!("{name}: goes in place")),
         "Native" => Some(format!("{name}: goes the native way")),
         other => Some(format!("{name}: goes {other}")),
@@ -82,10 +87,12 @@ mod tests {
 
     #[test]
     fn the_end_is_more_than_a_stall_is_more_than_a_wait_is_more_than_the_way() {
-        let mut run = json!({"spec": {"deployment": {"name": "a"}}});
+        let mut run = json!({"spec": {"deployment": {"name": "a"}, "oldTemplate": {}}});
         assert_eq!(summary(&run), None);
         run["status"] = json!({"way": {"kind": "InPlace"}});
         assert_eq!(summary(&run).unwrap(), "a: goes in place");
+        let birth = json!({"spec": {"deployment": {"name": "a"}}, "status": run["status"]});
+        assert_eq!(summary(&birth).unwrap(), "a: its turn, starts");
         run["status"]["waitingFor"] = json!({"reason": "Predecessor", "what": "waits for b"});
         assert_eq!(summary(&run).unwrap(), "a: waits for b");
         run["status"]["stall"] = json!({"reason": "PodFailing"});

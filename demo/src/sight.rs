@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::Pod;
 pub(crate) struct Sight {
     /// When this program saw it.
     pub(crate) at: Instant,
+    pub(crate) name: String,
     pub(crate) uid: String,
     /// Its resourceVersion.
     pub(crate) version: String,
@@ -37,6 +38,7 @@ impl Sight {
         let container = pod.spec.as_ref().and_then(|spec| spec.containers.first());
         Self {
             at: Instant::now(),
+            name: meta.name.clone().unwrap_or_default(),
             uid: meta.uid.clone().unwrap_or_default(),
             version: meta.resource_version.clone().unwrap_or_default(),
             app: meta.labels.as_ref().and_then(|labels| labels.get("app")).cloned().unwrap_or_default(),
@@ -138,6 +140,7 @@ pub(crate) mod tests {
         let image = format!("r/{app}:{tag}");
         Sight {
             at: Instant::now(),
+            name: uid.into(),
             uid: uid.into(),
             version: "1".into(),
             app: app.into(),
