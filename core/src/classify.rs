@@ -82,9 +82,7 @@ pub fn resources(value: Option<&Value>) -> Resources {
             .map(|m| {
                 m.iter()
                     .filter(|(name, _)| is_resizable(name))
-                    .filter_map(|(name, v)| {
-                        Some((name.clone(), v.as_str().map_or_else(|| v.to_string(), str::to_owned)))
-                    })
+                    .map(|(name, v)| (name.clone(), v.as_str().map_or_else(|| v.to_string(), str::to_owned)))
                     .collect()
             })
             .unwrap_or_default()

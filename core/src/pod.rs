@@ -358,6 +358,7 @@ fn failing(pod: &Pod, tolerance: &Tolerance, now: Time) -> Evidence {
 }
 
 /// At most so many characters of a text.
-pub fn clip(text: &str, most: usize) -> String {
-    if text.chars().count() <= most { text.to_owned() } else { text.chars().take(most).chain("...".chars()).collect() }
+pub fn clip(text: impl Into<String>, most: usize) -> String {
+    let text = text.into();
+    if text.chars().count() <= most { text } else { text.chars().take(most).chain("...".chars()).collect() }
 }

@@ -37,7 +37,7 @@ impl Template {
         }
         // serde_json keeps object keys sorted, so equal templates have equal text.
         let digest = Sha256::digest(json.to_string());
-        let hash = digest.iter().take(5).fold(String::with_capacity(10), |text, byte| text + &format!("{byte:02x}"));
+        let hash = hex(digest.iter().take(5));
         Self(Arc::new(Inner { json, hash }))
     }
 
@@ -65,6 +65,11 @@ impl Template {
         }
         json
     }
+}
+
+/// Bytes as hexadecimal digits.
+pub(crate) fn hex<'a>(bytes: impl Iterator<Item = &'a u8>) -> String {
+    bytes.fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
 impl PartialEq for Template {

@@ -194,6 +194,7 @@ impl ReplicaSet {
 }
 
 /// A pod.
+#[allow(clippy::struct_excessive_bools)] // facts, not states
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Pod {
     /// Name.

@@ -28,7 +28,7 @@ impl Planner<'_> {
     /// The run stands still from here on.
     pub(super) fn stall(&mut self, reason: Reason, message: String) -> Flow {
         let Some(run) = self.run else { return STOP };
-        let message = clip(&message, 1500);
+        let message = clip(message, 1500);
         let in_place = self.status.way.as_ref().is_some_and(|w| w.kind == WayKind::InPlace);
         let reverting = run.spec.settings.update.failure == Failure::Revert
             && in_place

@@ -113,7 +113,7 @@ impl<'w> Planner<'w> {
         settings.after.sort();
         settings.after.dedup();
         settings.restore = restore;
-        if settings.after.iter().any(|name| *name == self.d.name) {
+        if settings.after.contains(&self.d.name) {
             let message =
                 format!("{} is to start after itself; correct the order or annotation {}", self.d.name, names::AFTER);
             return Err(Invalid { reason: Reason::OrderCycle, message });

@@ -246,16 +246,16 @@ impl<'w> Planner<'w> {
     /// Decides the way and records it. `Some`: in place, on this ReplicaSet.
     fn in_place(&mut self, main: Option<&'w ReplicaSet>) -> Option<&'w ReplicaSet> {
         let run = self.run?;
-        if let (Some(main), true) = (main, self.status.commit.is_some()) {
-            if self.active_sets().iter().all(|s| s.name == main.name) {
-                return Some(main); // beyond the point of choice
-            }
+        if let (Some(main), true) = (main, self.status.commit.is_some())
+            && self.active_sets().iter().all(|s| s.name == main.name)
+        {
+            return Some(main); // beyond the point of choice
         }
         let mut because = Vec::new();
         let update = &run.spec.settings.update;
         match main {
             None if self.d.replicas > 0 || run.spec.old_template.is_none() || self.status.commit.is_some() => {
-                because.push("the ReplicaSet that ran is gone".to_owned())
+                because.push("the ReplicaSet that ran is gone".to_owned());
             }
             None => because.push("the ReplicaSet that ran is gone, and no pods are wanted".to_owned()),
             Some(main) => {

@@ -213,7 +213,7 @@ impl<'w> Planner<'w> {
 
     /// Stop here and wait. `since` is kept while the reason stays the same.
     fn wait(&mut self, state: State, reason: Reason, what: String, until: Option<Time>, how: &str) -> Flow {
-        let what = clip(&what, 1000);
+        let what = clip(what, 1000);
         let since =
             self.status.waiting_for.as_ref().filter(|w| w.reason == reason.as_str()).map_or(self.now, |w| w.since);
         let waiting =
@@ -249,7 +249,7 @@ impl<'w> Planner<'w> {
         self.plan.effects.push(Effect::Event {
             warning,
             reason: reason.as_str().to_owned(),
-            message: clip(&message, 1000),
+            message: clip(message, 1000),
         });
     }
 }

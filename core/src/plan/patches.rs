@@ -26,7 +26,7 @@ pub(super) fn set_name(deployment: &str, kind: &str, hash: &str, number: i64) ->
         digest.update(part.as_bytes());
         digest.update([0]);
     }
-    let tail: String = digest.finalize().iter().take(4).map(|b| format!("{b:02x}")).collect();
+    let tail = crate::template::hex(digest.finalize().iter().take(4));
     let head: String = deployment.chars().take(45).collect();
     format!("{}-{kind}{tail}", head.trim_end_matches(['-', '.']))
 }

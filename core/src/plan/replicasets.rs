@@ -327,15 +327,15 @@ impl<'w> Planner<'w> {
             self.wake(free);
             return GO;
         }
-        self.copy(main, name)
+        self.copy(main, &name)
     }
 
-    fn copy(&mut self, main: &ReplicaSet, name: String) -> Flow {
+    fn copy(&mut self, main: &ReplicaSet, name: &str) -> Flow {
         // While held no one counts revisions up, so the copy carries the number; at rest the controller gives it one.
         let revision = if self.d.held() { main.revision() } else { 0 };
         let object = patches::replica_set(
             self.d,
-            &name,
+            name,
             &main.template,
             0,
             Some(revision),
@@ -393,7 +393,7 @@ impl<'w> Planner<'w> {
             if let Some(main) = self.equal_set().filter(|_| self.d.replicas == 0 && self.active_sets().is_empty()) {
                 // It would be the youngest, and woken by the next scale-up that comes with another template.
                 let name = self.free_name("z", &main.template, owed.revision);
-                return self.copy(main, name);
+                return self.copy(main, &name);
             }
             return STOP;
         }

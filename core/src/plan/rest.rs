@@ -74,10 +74,7 @@ impl<'w> Planner<'w> {
         }
         match spec.enforcement {
             Enforcement::Audit => {
-                let governor = match self.governor(Some(set)) {
-                    Ok(Some(governor)) => governor,
-                    Ok(None) | Err(_) => return GO,
-                };
+                let Ok(Some(governor)) = self.governor(Some(set)) else { return GO };
                 let sequence = self.w.runs.iter().map(|r| r.spec.sequence).max().unwrap_or(0).saturating_add(1);
                 let run = HookRunSpec {
                     deployment: ObjectRef { name: self.d.name.clone(), uid: self.d.uid.clone() },
