@@ -131,7 +131,7 @@ impl<'w> Planner<'w> {
         self.status.pods = Some(PodCounts {
             desired: self.d.replicas,
             updated: available,
-            in_flight: (self.d.status.replicas - available).max(0),
+            in_flight: self.d.status.replicas.saturating_sub(available).max(0),
             available: self.d.status.available,
             failing: Vec::new(),
         });

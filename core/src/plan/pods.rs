@@ -78,7 +78,7 @@ impl<'w> Planner<'w> {
             })
             .collect();
         let partition = if forward { self.partition(update) } else { 0 };
-        let replicas = self.d.replicas;
+        let replicas = self.d.replicas.max(0);
         let count = |test: &dyn Fn(&Seen<'_>) -> bool| {
             i64::try_from(seen.iter().filter(|s| test(s)).count()).unwrap_or(i64::MAX)
         };

@@ -337,6 +337,9 @@ impl Sim {
             self.authorised.insert(self.d.template.hash().to_owned());
         }
         self.write(new, true).map_err(Ended::Refused)?;
+        if purpose == DeploymentPurpose::Release && !self.d.paused {
+            self.last_ran = self.d.template.hash().to_owned();
+        }
         self.note(format!("WE {purpose:?}: held {held} -> {}", self.d.held()));
         self.ours.d = self.d.clone();
         Ok(())

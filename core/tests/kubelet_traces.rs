@@ -1,0 +1,151 @@
+//! The done rule against what a real kubelet 1.37.2 published (docs/done-rule.md): "done" at exactly the event at
+//! which the wanted image really runs and is ready, in every one of the recorded updates.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)] // a fixture that does not parse fails the test
+
+use std::collections::BTreeMap;
+
+use interlock_core::{
+    api::policy::Tolerance,
+    pod::{Stage, replaced, stage},
+    time::Time,
+    world::{Baseline, Container, ContainerState, ContainerStatus, Pod, Resources, Was},
+};
+use serde_json::Value;
+
+const TRACES: &str = include_str!("data/kubelet-traces.jsonl");
+/// What the container's spec said before the patch; the fixture does not tell.
+const IMAGE_BEFORE: &str = "before.test/unknown";
+
+fn text(v: &Value, key: &str) -> String {
+    v[key].as_str().unwrap_or_default().to_owned()
+}
+
+fn at(v: &Value) -> Time {
+    #[allow(clippy::cast_possible_truncation)] // seconds of one recording
+    Time((v.as_f64().unwrap() * 1000.0) as i64)
+}
+
+/// Digests in the recordings are cut to a few characters, so the spec's is cut to the same.
+fn spec_image(case: &Value) -> String {
+    let image = text(case, "specImage");
+    match image.split_once("@sha256:") {
+        Some((name, _)) => format!("{name}@sha256:{}", text(case, "wantedDigestPrefix")),
+        None => image,
+    }
+}
+
+fn state(event: &Value) -> ContainerState {
+    match event["state"].as_str().unwrap() {
+        "running" => ContainerState::Running { since: None },
+        "waiting" => ContainerState::Waiting { reason: text(event, "detail"), message: String::new() },
+        _ => ContainerState::Terminated(interlock_core::world::Terminated {
+            id: text(event, "containerID"),
+            exit_code: 0,
+            reason: text(event, "detail"),
+        }),
+    }
+}
+
+fn status(event: &Value) -> ContainerStatus {
+    ContainerStatus {
+        id: text(event, "containerID"),
+        image: text(event, "image"),
+        image_id: text(event, "imageID"),
+        ready: event["ready"].as_bool().unwrap(),
+        restarts: event["restartCount"].as_i64().unwrap(),
+        state: state(event),
+        last: None,
+    }
+}
+
+/// Had the update of the same pod before this one arrived, where it was recorded?
+fn earlier_done(case: &Value) -> bool {
+    let name = text(case, "case");
+    let (scenario, number) = name.split_once('/').unwrap();
+    let earlier = format!("{scenario}/{}", number.parse::<i64>().unwrap() - 1);
+    TRACES
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap())
+        .filter(|other| text(other, "case") == earlier)
+        .all(|other| !other["doneAtEvent"].is_null())
+}
+
+fn pod(case: &Value, event: &Value) -> Pod {
+    let before = &case["before"];
+    let was = status(before);
+    let patched = case["patchedGeneration"].as_i64().unwrap();
+    let quiet = before["generation"] == before["observedGeneration"] && was.ready && earlier_done(case);
+    let baseline: Baseline = serde_json::from_value(serde_json::json!({
+        "target": "target", "gen": patched - 1, "at": at(&case["patchAt"]), "quiet": quiet,
+        "was": {"app": Was {
+            spec: IMAGE_BEFORE.into(), id: was.id, image: was.image, image_id: was.image_id, restarts: was.restarts,
+        }},
+    }))
+    .unwrap();
+    let yes = |condition: &str| event[condition]["status"] == "True";
+    Pod {
+        name: "web".into(),
+        uid: "uid".into(),
+        resource_version: "1".into(),
+        owner: "set".into(),
+        generation: event["generation"].as_i64().unwrap(),
+        observed_generation: event["observedGeneration"].as_i64().unwrap_or(0),
+        created: Time(0),
+        labels: BTreeMap::new(),
+        annotations: BTreeMap::new(),
+        has_annotations: true,
+        baseline: Some(baseline),
+        containers: vec![Container {
+            name: "app".into(),
+            init: false,
+            index: 0,
+            image: spec_image(case),
+            resources: Resources::default(),
+            status_resources: None,
+            status: Some(status(event)),
+        }],
+        ready: yes("readyCondition"),
+        ready_since: None,
+        containers_ready: yes("containersReadyCondition"),
+        resize: None,
+        scheduled: true,
+    }
+}
+
+#[test]
+fn done_at_exactly_the_right_event() {
+    let mut cases = 0;
+    for line in TRACES.lines() {
+        let case: Value = serde_json::from_str(line).unwrap();
+        let events = case["events"].as_array().unwrap();
+        let done = events.iter().position(|event| {
+            replaced(&pod(&case, event), at(&event["t"]))
+        });
+        let wanted = case["doneAtEvent"].as_u64().map(|n| usize::try_from(n).unwrap());
+        assert_eq!(done, wanted, "case {}", case["case"]);
+        // A readiness gate may keep the pod out of service for longer.
+        let finished = events.iter().position(|event| {
+            stage(&pod(&case, event), false, 0, &Tolerance::default(), at(&event["t"])) == Stage::Done
+        });
+        assert!(finished >= done, "case {}", case["case"]);
+        cases += 1;
+    }
+    assert_eq!(cases, 28);
+}
+
+#[test]
+fn none_is_thought_to_fail_before_its_time() {
+    for line in TRACES.lines() {
+        let case: Value = serde_json::from_str(line).unwrap();
+        let patched = at(&case["patchAt"]);
+        for event in case["events"].as_array().unwrap() {
+            let now = at(&event["t"]);
+            let stage = stage(&pod(&case, event), false, 0, &Tolerance::default(), now);
+            if let Stage::Moving { failing: Some(why), .. } = stage {
+                assert!(now.millis_since(patched) >= 10_000, "case {}: {why}", case["case"]);
+                assert_eq!(case["doneAtEvent"], Value::Null, "case {}: {why}", case["case"]);
+            }
+        }
+    }
+}
