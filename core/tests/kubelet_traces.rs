@@ -119,9 +119,7 @@ fn done_at_exactly_the_right_event() {
     for line in TRACES.lines() {
         let case: Value = serde_json::from_str(line).unwrap();
         let events = case["events"].as_array().unwrap();
-        let done = events.iter().position(|event| {
-            replaced(&pod(&case, event), at(&event["t"]))
-        });
+        let done = events.iter().position(|event| replaced(&pod(&case, event), at(&event["t"])));
         let wanted = case["doneAtEvent"].as_u64().map(|n| usize::try_from(n).unwrap());
         assert_eq!(done, wanted, "case {}", case["case"]);
         // A readiness gate may keep the pod out of service for longer.

@@ -252,7 +252,12 @@ fn like_templates() -> impl Strategy<Value = (Template, Template)> {
 fn template_strategy() -> impl Strategy<Value = Template> {
     let image = prop_oneof![Just("app:v1"), Just("app:v2"), Just("r.test/app@sha256:ab")];
     let side = prop_oneof![Just(None), Just(Some("side:v1")), Just(Some("side:v2"))];
-    let init = prop_oneof![Just(None), Just(Some(("init:v1", false))), Just(Some(("init:v1", true))), Just(Some(("init:v2", true)))];
+    let init = prop_oneof![
+        Just(None),
+        Just(Some(("init:v1", false))),
+        Just(Some(("init:v1", true))),
+        Just(Some(("init:v2", true)))
+    ];
     (image, side, init, prop::option::of(0..2_u8), prop::option::of(0..2_u8), prop::option::of(0..2_u8)).prop_map(
         |(image, side, init, note, tier, env)| {
             let mut app = json!({"name": "app", "image": image});

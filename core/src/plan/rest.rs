@@ -117,7 +117,7 @@ impl<'w> Planner<'w> {
             Some(old) => classify::classify(old, &run.spec.new_template, &run.spec.settings.update.in_place_metadata)
                 .into_iter()
                 .filter(|c| c.class == Class::Recreate)
-                .map(|c| crate::pod::clip(&format!("{}: {}", c.path, c.why), 500))
+                .map(|c| crate::pod::clip(format!("{}: {}", c.path, c.why), 500))
                 .collect(),
         };
         because.truncate(16);
