@@ -2,6 +2,7 @@
 //!
 //! `SEED=n` tells one story in full, `STORIES=n` tells so many (default 400).
 
+#![allow(clippy::pedantic)] // tests read better with less ceremony
 #![allow(clippy::panic, clippy::unwrap_used)]
 
 mod sim;

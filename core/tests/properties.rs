@@ -1,5 +1,6 @@
 //! Properties of the pure functions: total on any content, and classification agrees with what patches do.
 
+#![allow(clippy::pedantic)] // tests read better with less ceremony
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 mod sim;

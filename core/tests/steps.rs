@@ -1,5 +1,6 @@
 //! DESIGN section 4, step by step, in a simulated cluster.
 
+#![allow(clippy::pedantic)] // tests read better with less ceremony
 mod sim;
 
 use interlock_core::api::run::Outcome;

@@ -1,7 +1,7 @@
 //! What is to be looked at, and when.
 //!
 //! Per item at most one pass runs at a time. Triggers that come while it waits or runs are one. An item that failed
-//! waits for its own backoff, whatever triggers it meanwhile; others are not affected.
+//! waits for its own backoff, which news of it shorten to some seconds; others are not affected.
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
@@ -17,6 +17,10 @@ use crate::observe::Item;
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
 /// A plan is looked at again after so long at the latest, if it named a time: a clock that was set may have moved it.
 const LONGEST_WAKE: Duration = Duration::from_hours(1);
+
+/// An item that backs off is looked at again this soon after news of it: what failed may be cured, such as by a new
+/// template.
+const NEWS: Duration = Duration::from_secs(5);
 
 /// How a pass ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,7 +83,14 @@ impl Queue {
                 self.changed.notify_one();
             }
             Phase::Running => state.phase = Phase::Dirty,
-            Phase::Ready | Phase::BackingOff | Phase::Dirty => {}
+            Phase::BackingOff => {
+                if state.timer.is_some_and(|at| at > Instant::now() + NEWS) {
+                    inner.set_timer(&item, NEWS);
+                    drop(inner);
+                    self.changed.notify_one();
+                }
+            }
+            Phase::Ready | Phase::Dirty => {}
         }
     }
 
@@ -114,7 +125,8 @@ impl Queue {
         state.phase = Phase::Idle;
         match outcome {
             Outcome::Failed { retry_after } => {
-                let pause = backoff(state.failures).max(retry_after.unwrap_or_default());
+                let pause = if dirty { backoff(state.failures).min(NEWS) } else { backoff(state.failures) };
+                let pause = pause.max(retry_after.unwrap_or_default());
                 state.failures = state.failures.saturating_add(1);
                 state.phase = Phase::BackingOff;
                 inner.set_timer(item, pause);
@@ -201,6 +213,19 @@ mod tests {
 
     async fn within(queue: &Queue, seconds: u64) -> Option<Item> {
         tokio::time::timeout(Duration::from_secs(seconds), queue.next()).await.ok()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn news_shortens_a_long_backoff() {
+        let queue = Queue::default();
+        queue.trigger(item("a"));
+        for _ in 0..8 {
+            let next = queue.next().await;
+            queue.done(&next, &Outcome::Failed { retry_after: None });
+        }
+        assert_eq!(within(&queue, 20).await, None, "it backs off for half a minute at least");
+        queue.trigger(item("a"));
+        assert_eq!(within(&queue, 6).await, Some(item("a")));
     }
 
     #[tokio::test(start_paused = true)]

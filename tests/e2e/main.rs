@@ -1,6 +1,7 @@
 //! End to end on a real control plane (API server, controller manager, scheduler, KWOK). One cluster for the whole
 //! program, one namespace and one controller per test, an outside observer in each.
 
+#![allow(clippy::pedantic)] // tests read better with less ceremony
 #![allow(unreachable_pub)] // the modules of one test program
 
 mod harness;
