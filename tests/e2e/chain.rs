@@ -98,11 +98,10 @@ async fn three_deployments_of_four_start_and_update_in_order_and_in_place() {
     writes.retain(|e| e.user_agent == agent && e.resource != "leases");
     let pods: Vec<_> = writes.iter().filter(|e| e.resource == "pods").collect();
     assert_eq!(pods.len(), 12, "{pods:#?}");
-    assert!(
-        writes.iter().all(|e| e.is_success()),
-        "refused: {:#?}",
-        writes.iter().filter(|e| !e.is_success()).collect::<Vec<_>>()
-    );
+    // A release may lose the race against the Deployment controller's own status and be planned again; nothing else is.
+    let lost = |e: &devcluster::Event| e.resource == "deployments" && e.code == 409;
+    let refused: Vec<_> = writes.iter().filter(|e| !e.is_success() && !lost(e)).collect();
+    assert!(refused.is_empty(), "{refused:#?}");
 
     // kubectl's own commands work.
     let kubectl = |args: &'static [&'static str]| {
