@@ -312,7 +312,7 @@ async fn a_birth_waits_for_a_predecessor_that_is_named_and_missing() {
     env.until("it waits, by name", 20, || async {
         env.run("second").await["status"]["waitingFor"]["what"]
             .as_str()
-            .is_some_and(|w| w.contains("first: does not exist"))
+            .is_some_and(|w| w.contains("first does not exist"))
     })
     .await;
     assert!(env.sets("second").await.is_empty());

@@ -92,7 +92,7 @@ impl Planner<'_> {
                 if let Some(wake) = unsettled.wake {
                     self.wake(wake);
                 }
-                waits.push(format!("{name}: {}", unsettled.why));
+                waits.push(format!("{name} {}", unsettled.why));
             }
         }
         if waits.is_empty() {
