@@ -284,6 +284,10 @@ impl Pass<'_> {
     }
 
     fn say(&mut self, report: &Report) {
+        // A pass that only carries on with a step has nothing new to say.
+        if report.message.is_empty() {
+            return;
+        }
         let said = (report.state, report.message.clone());
         if self.memory.report.as_ref() == Some(&said) {
             return;
