@@ -102,8 +102,10 @@ async fn run(args: &Args, say: Say) -> Result<Verdict> {
     };
     parts.end();
     if let Err(error) = &outcome {
-        say.line(say.red(&format!("FAILED: {error:#}")));
-        if !interrupted {
+        if interrupted {
+            say.line(error);
+        } else {
+            say.line(say.red(&format!("FAILED: {error:#}")));
             explain(&stage, &steps_names()?).await;
             end_of_log(&stage, say);
         }
@@ -121,11 +123,9 @@ async fn run(args: &Args, say: Say) -> Result<Verdict> {
     match &verdict {
         Verdict::AsPromised => say.line(format_args!("all {} facts are as promised", facts.len())),
         Verdict::NotAsPromised => {
-            say.line(say.red(&format!(
-                "{failed} of {} facts are not as promised{}",
-                facts.len(),
-                incomplete(&outcome)
-            )));
+            let cut_short = if outcome.is_err() { "it did not come to its end; " } else { "" };
+            let text = format!("{cut_short}{failed} of {} facts are not as promised", facts.len());
+            say.line(say.red(&text));
         }
         Verdict::CouldNotRun => say.line("interrupted: cleaning up"),
     }
@@ -138,13 +138,9 @@ async fn run(args: &Args, say: Say) -> Result<Verdict> {
         };
         say.line(format_args!("{why}: cleaning up"));
     }
-    stage.close(!matches!(verdict, Verdict::AsPromised)).await;
+    stage.close(matches!(verdict, Verdict::NotAsPromised)).await;
     say.line(format_args!("done in {:.0} s", say.elapsed().as_secs_f64()));
     Ok(verdict)
-}
-
-fn incomplete(outcome: &Result<()>) -> &'static str {
-    if outcome.is_err() { ", and it did not come to its end" } else { "" }
 }
 
 async fn prepare(parts: &mut Parts, say: Say) -> Result<Stage> {
