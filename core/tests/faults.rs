@@ -1,5 +1,6 @@
 //! The faults D0 to D16 that a first version of the update step had (docs/design), each as a story.
 
+#![allow(clippy::pedantic)] // tests read better with less ceremony
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
 
 mod sim;
@@ -207,7 +208,15 @@ fn d7_never_released_before_the_controller_has_seen_the_commit() {
     sim.set_image("app:v2");
     sim.until("the commit", |s| s.sets[0].template == s.d.template);
     // Its view of ReplicaSets lags from here on.
-    let old: Vec<_> = sim.dc_sets.iter().cloned().map(|mut s| { s.template = template("app:v1"); s }).collect();
+    let old: Vec<_> = sim
+        .dc_sets
+        .iter()
+        .cloned()
+        .map(|mut s| {
+            s.template = template("app:v1");
+            s
+        })
+        .collect();
     sim.fresh = false;
     for _ in 0..100 {
         sim.dc_sets.clone_from(&old);
@@ -396,6 +405,12 @@ fn a_stalled_run_of_every_kind_is_left_by_a_new_template() {
         sim.set_image("app:v2");
         sim.settle();
         sim.well();
-        assert_eq!(sim.runs.iter().filter(|r| r.status.ended.as_ref().is_some_and(|e| e.outcome == Outcome::Superseded)).count(), 1);
+        assert_eq!(
+            sim.runs
+                .iter()
+                .filter(|r| r.status.ended.as_ref().is_some_and(|e| e.outcome == Outcome::Superseded))
+                .count(),
+            1
+        );
     }
 }

@@ -1,6 +1,7 @@
 //! The done rule against what a real kubelet 1.37.2 published (docs/done-rule.md): "done" at exactly the event at
 //! which the wanted image really runs and is ready, in every one of the recorded updates.
 
+#![allow(clippy::pedantic)] // tests read better with less ceremony
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)] // a fixture that does not parse fails the test
 
 use std::collections::BTreeMap;

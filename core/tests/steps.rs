@@ -1,13 +1,13 @@
 //! DESIGN section 4, step by step, in a simulated cluster.
 
+#![allow(clippy::pedantic)] // tests read better with less ceremony
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
 
 mod sim;
 
 use interlock_core::{
     api::{
-        condition,
-        names,
+        condition, names,
         run::{Action, Outcome, StepOutcome},
     },
     plan::{State, conditions},
@@ -79,7 +79,8 @@ fn a_large_update_costs_one_write_per_pod_and_a_constant() {
 
 #[test]
 fn hooks_run_in_order_once_each() {
-    let hooks = [http("a", "PreUpdate", 3, "Abort"), http("b", "PreUpdate", 3, "Abort"), http("c", "PostUpdate", 3, "Abort")];
+    let hooks =
+        [http("a", "PreUpdate", 3, "Abort"), http("b", "PreUpdate", 3, "Abort"), http("c", "PostUpdate", 3, "Abort")];
     let mut sim = with(2, json!({"hooks": hooks}));
     sim.set_image("app:v2");
     sim.settle();
@@ -289,7 +290,13 @@ fn settled() -> Component {
         deleting: false,
         generation: 1,
         replicas: 1,
-        status: DeploymentStatus { observed_generation: 1, replicas: 1, updated: 1, available: 1, ..Default::default() },
+        status: DeploymentStatus {
+            observed_generation: 1,
+            replicas: 1,
+            updated: 1,
+            available: 1,
+            ..Default::default()
+        },
         old_pods: 0,
         run: None,
         changed: Some(Time(0)),
@@ -399,8 +406,10 @@ fn what_does_not_trigger_is_released_at_once() {
 #[test]
 fn a_deleted_policy_lets_go_only_if_it_says_so() {
     for (on_delete, recreated) in [("Hold", 0), ("Release", 2)] {
-        let mut sim =
-            with(2, json!({"onDelete": on_delete, "hooks": [{"name": "w", "phase": "PreUpdate", "wait": {"seconds": 600}}]}));
+        let mut sim = with(
+            2,
+            json!({"onDelete": on_delete, "hooks": [{"name": "w", "phase": "PreUpdate", "wait": {"seconds": 600}}]}),
+        );
         sim.set_image("app:v2");
         turns(&mut sim, 5);
         let begun = sim.now;
@@ -481,7 +490,8 @@ fn a_pod_that_is_never_ready_ends_at_the_deadline() {
     let mut sim = with(2, json!({"update": {"progressDeadlineSeconds": 100}}));
     sim.set_image("app:bad-ready");
     sim.settle();
-    let since = sim.runs[0].status.stall.as_ref().map(|s| (s.reason.clone(), s.since.millis_since(sim.runs[0].created)));
+    let since =
+        sim.runs[0].status.stall.as_ref().map(|s| (s.reason.clone(), s.since.millis_since(sim.runs[0].created)));
     let (reason, millis) = since.unwrap();
     assert_eq!(reason, "DeadlineExceeded");
     assert!((99_000..103_000).contains(&millis), "{millis}");
@@ -620,7 +630,10 @@ fn recreate_goes_the_native_way_unless_the_policy_says_otherwise() {
 
 #[test]
 fn too_long_held_is_a_failure() {
-    let mut sim = with(2, json!({"maxHoldSeconds": 50, "hooks": [{"name": "w", "phase": "PreUpdate", "wait": {"seconds": 600}}]}));
+    let mut sim = with(
+        2,
+        json!({"maxHoldSeconds": 50, "hooks": [{"name": "w", "phase": "PreUpdate", "wait": {"seconds": 600}}]}),
+    );
     sim.set_image("app:v2");
     sim.settle();
     assert!(sim.runs[0].status.stall.as_ref().is_some_and(|s| s.reason == "HoldTooLong"), "{}", sim.story());

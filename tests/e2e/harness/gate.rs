@@ -2,10 +2,7 @@
 //! in the server's place.
 
 use std::{
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex},
     task::{Context, Poll},
 };
 
@@ -17,12 +14,8 @@ use tower::{BoxError, Layer, Service, ServiceExt};
 /// One write of the controller.
 #[derive(Clone, Debug)]
 pub struct Write {
-    /// The how-manieth write, from 1.
-    pub number: usize,
     /// What it does, such as `PATCH pods`, `POST hookruns`, `PATCH hookruns/status`.
     pub what: String,
-    /// The whole path.
-    pub path: String,
 }
 
 /// When the controller is stopped.
@@ -34,7 +27,6 @@ pub enum Moment {
 
 /// A write that waits for the test to go on.
 pub struct Stopped {
-    pub write: Write,
     go: oneshot::Sender<()>,
 }
 
@@ -63,7 +55,6 @@ pub struct Gate {
 struct Inner {
     traps: Mutex<Vec<Trap>>,
     writes: Mutex<Vec<Write>>,
-    count: AtomicUsize,
 }
 
 impl Gate {
@@ -98,7 +89,7 @@ impl Gate {
     async fn pass(&self, moment: Moment, write: &Write) {
         if let Some(tell) = self.trapped(moment, &write.what) {
             let (go, wait) = oneshot::channel();
-            if tell.send(Stopped { write: write.clone(), go }).is_ok() {
+            if tell.send(Stopped { go }).is_ok() {
                 let _ = wait.await;
             }
         }
@@ -170,11 +161,7 @@ where
             {
                 return send(&service, request).await;
             }
-            let write = Write {
-                number: gate.inner.count.fetch_add(1, Ordering::SeqCst) + 1,
-                what: what(request.method(), &path),
-                path,
-            };
+            let write = Write { what: what(request.method(), &path) };
             gate.pass(Moment::Before, &write).await;
             let answer = send(&service, request).await;
             gate.inner.writes.lock().unwrap().push(write.clone());

@@ -17,14 +17,12 @@ use kube::{
 #[derive(Clone, Debug)]
 pub struct Sight {
     pub at: Instant,
-    pub name: String,
     pub uid: String,
     pub app: String,
     pub image: String,
     pub ready: bool,
     pub deleted: bool,
     pub deleting: bool,
-    pub container: String,
 }
 
 #[derive(Clone, Default)]
@@ -39,18 +37,12 @@ fn sight(pod: &Pod, deleted: bool) -> Sight {
         .is_some_and(|c| c.iter().any(|c| c.type_ == "Ready" && c.status == "True"));
     Sight {
         at: Instant::now(),
-        name: pod.metadata.name.clone().unwrap_or_default(),
         uid: pod.metadata.uid.clone().unwrap_or_default(),
         app: pod.metadata.labels.as_ref().and_then(|l| l.get("app")).cloned().unwrap_or_default(),
         image: pod.spec.as_ref().and_then(|s| s.containers.first()).and_then(|c| c.image.clone()).unwrap_or_default(),
         ready,
         deleted,
         deleting: pod.metadata.deletion_timestamp.is_some(),
-        container: status
-            .and_then(|s| s.container_statuses.as_ref())
-            .and_then(|c| c.first())
-            .and_then(|c| c.container_id.clone())
-            .unwrap_or_default(),
     }
 }
 

@@ -23,7 +23,6 @@ pub struct Call {
     pub path: String,
     pub key: String,
     pub body: Value,
-    pub answer: u16,
 }
 
 impl Call {
@@ -111,7 +110,6 @@ async fn take(State(inner): State<Arc<Inner>>, uri: Uri, headers: HeaderMap, bod
         path: uri.path().to_owned(),
         key: headers.get("idempotency-key").and_then(|v| v.to_str().ok()).unwrap_or_default().to_owned(),
         body: serde_json::from_slice(&body).unwrap_or_default(),
-        answer,
     };
     inner.calls.lock().unwrap().push(call);
     inner.arrived.notify_waiters();
