@@ -1,6 +1,6 @@
 //! Random people, random crashes, lagging controllers; then everybody stops, and all must become well.
 //!
-//! `SEED=n` tells one story in full, `STORIES=n` tells so many (default 400).
+//! `SEED=n` tells one story in full, `STORIES=n` tells so many (default 400), from `FIRST=n`.
 
 #![allow(clippy::pedantic)] // tests read better with less ceremony
 #![allow(clippy::panic, clippy::unwrap_used)]
@@ -284,7 +284,8 @@ fn whatever_people_do_it_ends_well() {
     let stories = number("STORIES").unwrap_or(400);
     let mut bad: Vec<(u64, String)> = Vec::new();
     panic::set_hook(Box::new(|_| {}));
-    for seed in 0..stories {
+    let first = number("FIRST").unwrap_or(0);
+    for seed in first..first + stories {
         if let Err(error) = panic::catch_unwind(|| story(seed)) {
             let text = error
                 .downcast_ref::<String>()

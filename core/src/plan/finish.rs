@@ -13,6 +13,9 @@ use crate::{
     world::{ReplicaSet, Run},
 };
 
+/// Why it goes the native way when the hold was not ended by us.
+const BY_OTHERS: &str = "somebody else ended the hold";
+
 impl<'w> Planner<'w> {
     pub(super) fn finish(&mut self) -> Flow {
         let Some(run) = self.run else { return GO };
@@ -22,10 +25,10 @@ impl<'w> Planner<'w> {
         if self.status.released_at.is_none() {
             self.status.released_at = Some(self.now);
             self.status.waiting_for = None;
-            self.status.stall = None; // whoever ended the hold has decided that it goes on
-            if self.status.way.is_none() {
-                self.status.way =
-                    Some(Way { kind: WayKind::Native, because: vec!["somebody else ended the hold".to_owned()] });
+            // Whoever ended the hold of a run that stood still has decided that it goes on.
+            if self.status.stall.take().is_some() || self.status.way.is_none() {
+                self.status.way = Some(Way { kind: WayKind::Native, because: vec![BY_OTHERS.to_owned()] });
+                self.cancel_open_hooks();
                 self.event(
                     true,
                     Reason::ReleasedByOther,
@@ -171,8 +174,10 @@ impl<'w> Planner<'w> {
     /// happens in between.
     fn freeze(&mut self) -> Flow {
         let Some(run) = self.run else { return STOP };
-        // Where the policy is gone and says that nothing is to stay held, the standstill is only reported.
-        if run.status.stall.is_some() && !self.orphan_released() {
+        // Where the policy is gone and says that nothing is to stay held, or somebody has ended the hold against us, the
+        // standstill is only reported.
+        let by_others = self.status.way.as_ref().is_some_and(|w| w.because.iter().any(|b| b == BY_OTHERS));
+        if run.status.stall.is_some() && !self.orphan_released() && !by_others {
             self.push_freeze(run);
         }
         let message = self.status.stall.as_ref().map(|s| format!("{}: {}", s.reason, s.message)).unwrap_or_default();
