@@ -240,6 +240,7 @@ fn story(seed: u64) -> Sim {
     if sim.d.held() || sim.d.paused {
         // Under InPlaceOnly a template that cannot go in place stays held for good, and rightly so.
         sim.resume();
+        sim.settle();
         let only = sim.policies.iter().any(|p| {
             p.spec.as_ref().is_ok_and(|s| s.update.strategy == interlock_core::api::policy::Strategy::InPlaceOnly)
         });

@@ -656,3 +656,60 @@ fn an_annotation_that_does_not_parse_stays_held_until_it_is_mended() {
     sim.settle();
     sim.well();
 }
+
+#[test]
+fn a_frozen_roll_stays_frozen_although_some_of_its_pods_are_available() {
+    let mut sim = governed(4);
+    sim.set_template(template_with("app:v2", &[("K", "1")], &[]));
+    sim.until("one of the new ones", |s| s.sets.iter().any(|r| r.template == s.d.template && r.available > 0));
+    sim.kubelet_running = false;
+    sim.settle();
+    assert!(sim.d.held(), "{}", sim.story());
+    assert_eq!(state(&mut sim), State::Stalled);
+    let writes = sim.writes;
+    turns(&mut sim, 20);
+    assert!(sim.d.held() && sim.writes == writes, "{}", sim.story());
+    sim.kubelet_running = true;
+    sim.set_template(template("app:v1"));
+    sim.settle();
+    sim.well();
+}
+
+#[test]
+fn away_and_back_during_a_native_roll_goes_on_with_the_same_run() {
+    let hooks = [http("a", "PreUpdate", 0, "Abort"), http("b", "PostUpdate", 0, "Abort")];
+    let mut sim = with(3, json!({"hooks": hooks}));
+    let wanted = template_with("app:v2", &[("K", "1")], &[]);
+    sim.set_template(wanted.clone());
+    sim.until("one of the new ones", |s| s.sets.iter().any(|r| r.template == s.d.template && r.available > 0));
+    // Our controller does not look in between.
+    sim.set_image("app:v9");
+    sim.set_template(wanted);
+    sim.settle();
+    sim.well();
+    assert_eq!(sim.calls.len(), 2, "{}", sim.story());
+    assert_eq!(outcome(&sim), Some(Outcome::Succeeded));
+}
+
+#[test]
+fn an_undo_at_zero_is_an_update_with_hooks() {
+    // Without a record, and with one whose run was replaced after its release.
+    for record in [false, true] {
+        let hooks = json!([http("a", "PreUpdate", 0, "Abort"), http("c", "PostUpdate", 0, "Abort")]);
+        let mut sim = Sim::running(1, 1, "app:v1", vec![]);
+        if record {
+            sim.policies = vec![policy("p", policy_with(json!({"hooks": hooks})))];
+            sim.script.insert("c".into(), vec![StepOutcome::Failed].into());
+        }
+        sim.set_template(template_with("app:v2", &[("K", "1")], &[]));
+        sim.scale_to(0);
+        sim.settle();
+        sim.policies = vec![policy("p", policy_with(json!({"hooks": hooks})))];
+        let calls = sim.calls.len();
+        sim.settle();
+        sim.undo();
+        sim.settle();
+        sim.well();
+        assert!(sim.calls[calls..].iter().any(|k| k.contains("PreUpdate.a")), "{}", sim.story());
+    }
+}

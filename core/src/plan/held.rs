@@ -82,13 +82,16 @@ impl<'w> Planner<'w> {
         if self.run.is_some_and(|r| r.spec.old_template.is_none()) {
             return None;
         }
+        // An update that was released (and has not failed since) runs already, if the template went away and came back.
+        let released = self.status.released_at.is_some() && self.status.stall.is_none() && self.status.ended.is_none();
+        let anew = self.run.is_none() || released;
         let active = self.active_sets();
         match active.as_slice() {
             [] => main.filter(|m| m.template == self.d.template && self.run.is_none()),
-            [only] => Some(*only).filter(|s| {
-                s.template == self.d.template && (self.run.is_none() || main.is_some_and(|m| m.name == s.name))
-            }),
-            several => several.iter().copied().find(|s| s.template == self.d.template && s.available > 0),
+            [only] => Some(*only)
+                .filter(|s| s.template == self.d.template && (anew || main.is_some_and(|m| m.name == s.name))),
+            // Not for the very roll that got stuck and was frozen.
+            several => several.iter().copied().find(|s| anew && s.template == self.d.template && s.available > 0),
         }
     }
 
@@ -116,7 +119,7 @@ impl<'w> Planner<'w> {
     }
 
     fn finish_return(&mut self, _set: &'w ReplicaSet) -> Flow {
-        if self.run.is_some() {
+        if self.run.is_some() && self.status.released_at.is_none() {
             self.end(Outcome::Returned);
         }
         self.need_live()?;

@@ -80,11 +80,16 @@ impl<'w> Planner<'w> {
         match last.status.ended.as_ref().map(|e| e.outcome) {
             Some(Outcome::Succeeded) => Some((&last.spec.new_template, last.spec.replica_set.as_ref())),
             Some(Outcome::Returned) => last.spec.old_template.as_ref().map(|t| (t, last.spec.replica_set.as_ref())),
-            // A run that was stopped half way says what ran before it, unless its commit was on its way.
-            Some(Outcome::Superseded | Outcome::Aborted) if last.status.commit.is_none() => {
-                last.spec.old_template.as_ref().map(|t| (t, last.spec.replica_set.as_ref()))
+            // A run that was stopped half way says what ran before it, unless it has committed or released, and a
+            // ReplicaSet shows that this took effect.
+            Some(Outcome::Superseded | Outcome::Aborted) | None => {
+                let begun = last.status.commit.is_some() || last.status.released_at.is_some();
+                let new = &last.spec.new_template;
+                let old = last.spec.old_template.as_ref();
+                let ran = if begun && self.w.replica_sets.iter().any(|s| s.template == *new) { Some(new) } else { old };
+                ran.map(|t| (t, last.spec.replica_set.as_ref()))
             }
-            Some(Outcome::Superseded | Outcome::Aborted | Outcome::Audited) | None => None,
+            Some(Outcome::Audited) => None,
         }
     }
 
@@ -118,12 +123,12 @@ impl<'w> Planner<'w> {
             [] => record
                 .and_then(|(template, _)| all.iter().filter(|s| s.template == *template).max_by_key(|s| age(s)))
                 .or(named)
-                // The record's own one was deleted: one that equals what is wanted now has been numbered up for that
-                // alone, it is not what ran.
+                // One that equals what is wanted is numbered up by the controller for that alone: the number does not
+                // say that it ran. Where nothing else is known either, hooks that were not needed are the lesser evil.
                 .or_else(|| {
-                    let gone = record.is_some() && self.d.held();
-                    let ran = |s: &&ReplicaSet| !(gone && s.template == self.d.template);
-                    all.iter().filter(ran).max_by_key(|s| (s.revision(), age(s)))
+                    let wanted = |s: &ReplicaSet| self.d.held() && s.template == self.d.template;
+                    let ran = all.iter().max_by_key(|s| (!wanted(s), s.revision(), age(s)));
+                    ran.filter(|s| record.is_none() || !wanted(s))
                 }),
             [only] if self.was_woken(only) => None,
             [only] => Some(only),

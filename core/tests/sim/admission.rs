@@ -71,7 +71,7 @@ impl Sim {
             return;
         }
         if old.template != self.d.template || !old.held() {
-            let none_active = self.sets.iter().all(|s| s.replicas == 0 && s.status_replicas == 0);
+            let none_active = self.sets.iter().all(|s| s.replicas == 0);
             if none_active && self.sets.iter().any(|s| s.template == self.d.template) {
                 // Nobody can prevent that the Deployment controller starts an old one that equals the target, when one
                 // write goes back to it and scales up from 0.
@@ -85,6 +85,12 @@ impl Sim {
                 .chain(self.rsc_sets.iter().filter(|s| s.replicas > 0).map(|s| s.template.hash().to_owned()))
                 .chain([self.last_ran.clone()])
                 .chain(self.pardoned.clone())
+                .chain(
+                    self.runs
+                        .iter()
+                        .filter(|r| r.status.ended.is_none() && super::executor::through(r, &r.status))
+                        .map(|r| r.spec.target.clone()),
+                )
                 .collect();
         }
     }

@@ -81,9 +81,13 @@ impl Sim {
                 faults.push(format!("run {} has not ended", r.name));
             }
         }
-        let main: Vec<&str> = self.sets.iter().filter(|s| s.template == wanted).map(|s| s.name.as_str()).collect();
-        if main.len() > 1 {
-            faults.push(format!("ReplicaSets {main:?} are equal"));
+        // The Deployment controller takes the oldest.
+        let equal: Vec<_> = self.sets.iter().filter(|s| s.template == wanted).collect();
+        if let Some(oldest) = equal.iter().min_by_key(|s| (s.created, &s.name))
+            && equal.iter().any(|s| s.replicas > 0)
+            && oldest.replicas == 0
+        {
+            faults.push(format!("{} is older than the main one, equal and empty", oldest.name));
         }
         for (i, a) in self.sets.iter().enumerate() {
             let ours = a.template == wanted;

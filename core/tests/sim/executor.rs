@@ -338,7 +338,9 @@ impl Sim {
         }
         self.write(new, true).map_err(Ended::Refused)?;
         if purpose == DeploymentPurpose::Release && !self.d.paused {
-            self.last_ran = self.d.template.hash().to_owned();
+            // Both may count as what ran last until the Deployment controller has made its ReplicaSet.
+            let before = std::mem::replace(&mut self.last_ran, self.d.template.hash().to_owned());
+            self.pardoned.insert(before);
         }
         self.note(format!("WE {purpose:?}: held {held} -> {}", self.d.held()));
         self.ours.d = self.d.clone();
@@ -355,7 +357,7 @@ impl Sim {
 }
 
 /// Are all PreUpdate hooks through, by what is stored?
-fn through(run: &Run, status: &HookRunStatus) -> bool {
+pub(super) fn through(run: &Run, status: &HookRunStatus) -> bool {
     run.spec.old_template.is_none()
         || run.spec.settings.hooks.iter().filter(|h| h.phase == Phase::PreUpdate).all(|h| {
             let last = status.steps.iter().rev().find(|s| s.hook == h.name && s.phase == h.phase);
