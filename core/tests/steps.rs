@@ -713,3 +713,14 @@ fn an_undo_at_zero_is_an_update_with_hooks() {
         assert!(sim.calls[calls..].iter().any(|k| k.contains("PreUpdate.a")), "{}", sim.story());
     }
 }
+
+#[test]
+fn in_place_only_does_not_hold_what_has_nothing_left_to_keep() {
+    let mut sim = with(3, json!({"update": {"strategy": "InPlaceOnly"}}));
+    sim.set_image("app:v2");
+    sim.until("the commit", |s| s.sets[0].template == s.d.template);
+    let main = sim.sets[0].name.clone();
+    sim.delete_set(&main);
+    sim.settle();
+    sim.well();
+}

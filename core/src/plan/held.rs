@@ -52,6 +52,8 @@ impl<'w> Planner<'w> {
         let Some(main) = self.in_place(main) else {
             if self.run.is_some_and(|r| r.spec.settings.update.strategy == Strategy::InPlaceOnly)
                 && self.run.is_some_and(|r| r.spec.old_template.is_some())
+                // With the ReplicaSet and its pods gone there is nothing to keep.
+                && self.main_set().is_some()
             {
                 let because = self.status.way.as_ref().map(|w| w.because.join("; ")).unwrap_or_default();
                 return self.stall(Reason::NotInPlace, format!("the policy allows only updates in place: {because}"));

@@ -80,13 +80,16 @@ impl<'w> Planner<'w> {
         match last.status.ended.as_ref().map(|e| e.outcome) {
             Some(Outcome::Succeeded) => Some((&last.spec.new_template, last.spec.replica_set.as_ref())),
             Some(Outcome::Returned) => last.spec.old_template.as_ref().map(|t| (t, last.spec.replica_set.as_ref())),
-            // A run that was stopped half way says what ran before it, unless it has committed or released, and a
-            // ReplicaSet shows that this took effect.
+            // A run that was stopped half way says what ran before it, unless it has committed or released and that took
+            // effect. Where no ReplicaSet is left to tell, it did: by then all pods were on the new template.
             Some(Outcome::Superseded | Outcome::Aborted) | None => {
                 let begun = last.status.commit.is_some() || last.status.released_at.is_some();
                 let new = &last.spec.new_template;
                 let old = last.spec.old_template.as_ref();
-                let ran = if begun && self.w.replica_sets.iter().any(|s| s.template == *new) { Some(new) } else { old };
+                let shown = |t: &Template| self.w.replica_sets.iter().any(|s| s.template == *t);
+                let acknowledged = last.status.commit.as_ref().is_some_and(|c| c.acknowledged);
+                let ran =
+                    if begun && (acknowledged || shown(new) || !old.is_some_and(shown)) { Some(new) } else { old };
                 ran.map(|t| (t, last.spec.replica_set.as_ref()))
             }
             Some(Outcome::Audited) => None,

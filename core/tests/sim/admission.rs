@@ -64,6 +64,7 @@ impl Sim {
     /// Which templates may appear in pods from now on.
     fn account(&mut self, old: &Deployment) {
         let hash = self.d.template.hash().to_owned();
+        let rested = std::mem::replace(&mut self.rested, false);
         if !self.d.held() {
             if !self.d.paused && (old.held() || old.template != self.d.template || old.paused) {
                 self.authorised.insert(hash);
@@ -72,6 +73,10 @@ impl Sim {
         }
         if old.template != self.d.template || !old.held() {
             let none_active = self.sets.iter().all(|s| s.replicas == 0);
+            if none_active && !rested && !old.held() {
+                // What comes before our controller could look is not its fault.
+                self.pardoned.extend(self.sets.iter().map(|s| s.template.hash().to_owned()));
+            }
             if none_active && self.sets.iter().any(|s| s.template == self.d.template) {
                 // Nobody can prevent that the Deployment controller starts an old one that equals the target, when one
                 // write goes back to it and scales up from 0.

@@ -157,6 +157,7 @@ impl Sim {
 
     fn scale_set(&mut self, set: &ReplicaSet, to: i64) -> Result<(), ()> {
         let (surge, _) = self.limits();
+        self.rested = false;
         let mut new = set.clone();
         new.replicas = to;
         new.annotations.insert(DESIRED.into(), self.d.replicas.to_string());

@@ -62,6 +62,9 @@ impl Sim {
         }
         self.last_plan = Some(plan.clone());
         let before = self.writes + self.refused;
+        let nothing = plan.effects.is_empty() && plan.status.is_none() && plan.wake.is_none();
+        let fresh = self.ours.d == self.d && self.ours.sets == self.sets && self.ours.pods.len() == self.pods.len();
+        self.rested |= nothing && fresh && !self.d.held();
         match self.execute(&plan) {
             Ok(()) => {}
             Err(Ended::Crash) => {

@@ -115,6 +115,8 @@ pub struct Sim {
     pub authorised: BTreeSet<String>,
     pub pardoned: BTreeSet<String>,
     pub last_ran: String,
+    /// Our controller has had the time to look, and found nothing to do.
+    pub rested: bool,
     pub violations: Vec<String>,
     pub last_plan: Option<Plan>,
     pub dc_running: bool,
@@ -227,6 +229,7 @@ impl Sim {
             authorised: BTreeSet::new(),
             pardoned: BTreeSet::new(),
             last_ran: String::new(),
+            rested: false,
             violations: vec![],
             last_plan: None,
             dc_running: true,
