@@ -224,6 +224,10 @@ fn story(seed: u64) -> Sim {
     sim.script.clear();
     sim.quota = None;
     sim.next += 1;
+    // Upstream's own wedge: scaled down to the size that a ReplicaSet already has, it keeps the old number.
+    for set in sim.sets.iter_mut().filter(|s| s.replicas > 0) {
+        set.annotations.remove(names::DESIRED_REPLICAS);
+    }
     sim.settle();
     let unwell = |sim: &Sim| {
         sim.d.held() || sim.d.paused || !sim.complete() || sim.runs.iter().any(|r| r.status.ended.is_none())

@@ -40,6 +40,8 @@ pub const REVISION: &str = "deployment.kubernetes.io/revision";
 /// Annotations that the Deployment controller keeps on ReplicaSets for its own arithmetic. On a ReplicaSet made by
 /// us a stale value wedges the Deployment for ever.
 pub const DEPLOYMENT_PREFIX: &str = "deployment.kubernetes.io/";
+/// The Deployment's replicas when its controller last scaled this ReplicaSet.
+pub const DESIRED_REPLICAS: &str = "deployment.kubernetes.io/desired-replicas";
 /// kubectl's copy of what was applied.
 pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 

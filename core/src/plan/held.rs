@@ -89,7 +89,8 @@ impl<'w> Planner<'w> {
         let anew = self.run.is_none() || released;
         let active = self.active_sets();
         match active.as_slice() {
-            [] => main.filter(|m| m.template == self.d.template && self.run.is_none()),
+            // Of several equal ones the Deployment controller takes the oldest.
+            [] => main.filter(|m| m.template == self.d.template && self.run.is_none()).and_then(|_| self.equal_set()),
             [only] => Some(*only)
                 .filter(|s| s.template == self.d.template && (anew || main.is_some_and(|m| m.name == s.name))),
             // Not for the very roll that got stuck and was frozen.

@@ -123,19 +123,38 @@ impl<'w> Planner<'w> {
             }
         }
         match active.as_slice() {
-            [] => record
-                .and_then(|(template, _)| all.iter().filter(|s| s.template == *template).max_by_key(|s| age(s)))
-                .or(named)
-                // One that equals what is wanted is numbered up by the controller for that alone: the number does not
-                // say that it ran. Where nothing else is known either, hooks that were not needed are the lesser evil.
-                .or_else(|| {
-                    let wanted = |s: &ReplicaSet| self.d.held() && s.template == self.d.template;
-                    let ran = all.iter().max_by_key(|s| (!wanted(s), s.revision(), age(s)));
-                    ran.filter(|s| record.is_none() || !wanted(s))
-                }),
+            [] => {
+                let recorded = record
+                    .and_then(|(template, _)| all.iter().filter(|s| s.template == *template).max_by_key(|s| age(s)))
+                    .or(named);
+                self.ran_last(recorded, record.is_some())
+            }
             [only] if self.was_woken(only) => None,
             [only] => Some(only),
             [..] => active.iter().max_by_key(|s| (s.replicas > 0, s.revision(), age(s))).copied(),
+        }
+    }
+
+    /// Without pods and without a run: the ReplicaSet of the record, unless one with a higher number tells of an update
+    /// that went by unrecorded.
+    fn ran_last(&self, recorded: Option<&'w ReplicaSet>, on_record: bool) -> Option<&'w ReplicaSet> {
+        // One that equals what is wanted is numbered up by the controller for that alone: the number does not say that
+        // it ran. Neither does that of one which we have made and the controller has never scaled.
+        let wanted = |s: &ReplicaSet| self.d.held() && s.template == self.d.template;
+        let ours = |s: &ReplicaSet| (s.history || s.copy) && !s.annotations.contains_key(names::DESIRED_REPLICAS);
+        let highest = self.sets().into_iter().max_by_key(|s| (!wanted(s), s.revision(), age(s)));
+        match (recorded, highest) {
+            (Some(recorded), Some(highest))
+                if !wanted(highest)
+                    && !ours(highest)
+                    && highest.template != recorded.template
+                    && highest.revision() > recorded.revision() =>
+            {
+                Some(highest)
+            }
+            (Some(recorded), _) => Some(recorded),
+            // Where nothing is known, hooks that were not needed are the lesser evil.
+            (None, highest) => highest.filter(|s| !on_record || !wanted(s)),
         }
     }
 
@@ -307,20 +326,19 @@ impl<'w> Planner<'w> {
     pub(super) fn youngest(&mut self, main: &'w ReplicaSet) -> Flow {
         let all = self.sets();
         let equal: Vec<&ReplicaSet> = all.iter().filter(|s| s.template == main.template).copied().collect();
-        let running = all.iter().any(|s| active(self.w, s));
-        if running {
+        // Pods that still end do not matter: the controller counts what is asked for.
+        let asleep = self.d.replicas == 0 && all.iter().all(|s| s.replicas == 0);
+        if !asleep {
             // A copy that is not needed any more.
             let left = equal
                 .iter()
                 .find(|s| s.copy && !active(self.w, s) && equal.iter().any(|o| o.name != s.name && active(self.w, o)));
             return left.map_or(GO, |set| self.delete_set(set));
         }
-        if self.d.replicas > 0 {
-            return GO; // it is being scaled up
-        }
         let Some(youngest) = all.iter().max_by_key(|s| age(s)) else { return GO };
         if youngest.template == main.template {
-            return match equal.iter().find(|s| s.name != youngest.name && (youngest.copy || s.copy)) {
+            let spare = |s: &&&ReplicaSet| s.name != youngest.name && (youngest.copy || s.copy) && !active(self.w, s);
+            return match equal.iter().find(spare) {
                 Some(older) => self.delete_set(older),
                 None => GO,
             };

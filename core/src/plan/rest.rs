@@ -38,8 +38,10 @@ impl<'w> Planner<'w> {
             self.need_live()?;
             return self.pods(&self.d.template.clone(), set, &update, Purpose::Repair);
         }
+        if governed {
+            self.youngest(set)?; // under the user's own pause too
+        }
         if governed && !self.d.paused {
-            self.youngest(set)?;
             self.slipped(set)?;
         }
         GO

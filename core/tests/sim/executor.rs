@@ -118,6 +118,9 @@ impl Sim {
         if status.ended.is_none() && through(&real, status) {
             self.authorised.insert(target);
         }
+        if status.commit.is_some() {
+            self.pardoned.insert(real.spec.target.clone()); // all pods are on it
+        }
         let line = format!(
             "WE store {run}: waiting {:?} stall {:?} ended {:?} commit {:?} steps {:?}",
             status.waiting_for.as_ref().map(|w| (&w.reason, &w.what)),
