@@ -1,6 +1,6 @@
 //! After the release: the Deployment controller's end, the last live look at the pods, PostUpdate hooks.
 
-use super::{Flow, GO, Planner, STOP, State, patches, pods::Purpose, replicasets::pods_of};
+use super::{Flow, GO, Planner, STOP, State, patches, pods::Purpose, running::pods_of};
 use crate::{
     api::{
         names,
@@ -93,7 +93,7 @@ impl<'w> Planner<'w> {
             .replica_sets
             .iter()
             .filter(|s| s.template == self.d.template)
-            .min_by_key(|s| (!super::replicasets::active(self.w, s), s.created.whole_seconds(), &s.name))
+            .min_by_key(|s| (!super::running::active(self.w, s), s.created.whole_seconds(), &s.name))
     }
 
     /// A pod that shows an image of an older template of ours although its ReplicaSet shows the new one: made between

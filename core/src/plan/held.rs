@@ -1,6 +1,6 @@
 //! What a held Deployment goes through.
 
-use super::{Flow, GO, Planner, State, governance, patches, pods::Purpose, replicasets};
+use super::{Flow, GO, Planner, State, governance, patches, pods::Purpose, replicasets, running};
 use crate::{
     api::{
         policy::{Enforcement, IntOrPercent, Phase, Strategy, Update},
@@ -242,7 +242,7 @@ impl<'w> Planner<'w> {
     }
 
     fn any_moving(&self, main: &'w ReplicaSet, update: &Update) -> bool {
-        replicasets::pods_of(self.w, main).into_iter().any(|p| {
+        running::pods_of(self.w, main).into_iter().any(|p| {
             p.baseline.is_some()
                 && crate::pod::stage(p, false, self.d.min_ready_seconds, &update.tolerance, self.now)
                     != crate::pod::Stage::Done

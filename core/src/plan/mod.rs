@@ -1,7 +1,8 @@
 //! From facts to a plan. Total: no content of the world makes it panic, and equal worlds give equal plans.
 //!
 //! The order of the steps is the order of the files below; the first step that blocks wins and says why:
-//! `held` (what a held Deployment goes through) calls `replicasets`, `gates`, `hooks`, `pods`, `commit` in this order;
+//! `held` (what a held Deployment goes through) calls `replicasets`, `gates`, `hooks`, `pods`, `commit`, `history` in this
+//! order; `running` says which ReplicaSet it is all about;
 //! `finish` follows after the release; `rest` looks after Deployments that nothing happens to. `status` turns the
 //! outcome into conditions. Nothing here may know of a client, a clock or a file.
 
@@ -11,11 +12,13 @@ mod finish;
 mod gates;
 mod governance;
 mod held;
+mod history;
 mod hooks;
 mod patches;
 mod pods;
 mod replicasets;
 mod rest;
+mod running;
 mod status;
 
 use std::ops::ControlFlow;

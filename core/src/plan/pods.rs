@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Flow, GO, Planner, State, patches, replicasets::pods_of};
+use super::{Flow, GO, Planner, State, patches, running::pods_of};
 use crate::{
     api::{
         policy::{DisruptionBudgets, Update},

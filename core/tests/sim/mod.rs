@@ -18,6 +18,7 @@ pub mod deployments;
 pub mod executor;
 pub mod kubelet;
 pub mod replicasets;
+pub mod stories;
 pub mod user;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

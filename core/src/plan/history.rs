@@ -1,0 +1,65 @@
+//! Old revisions as empty ReplicaSets, so that `kubectl rollout history` and `undo` work after an update in place.
+
+use super::{Flow, GO, Planner, STOP, patches};
+use crate::{
+    api::{names, run::Owed},
+    effect::{Effect, ReplicaSetPurpose},
+    world::ReplicaSet,
+};
+
+impl Planner<'_> {
+    /// Revisions that were deleted or rewritten on the way go back into the history, empty. Best effort: a quota or
+    /// the Deployment's own limit may refuse them.
+    pub(super) fn history(&mut self) -> Flow {
+        let Some(run) = self.run else { return GO };
+        if self.status.commit.as_ref().is_some_and(|c| c.history) {
+            return GO;
+        }
+        let mut due: Vec<Owed> = run.spec.owed.iter().chain(&self.status.owed).cloned().collect();
+        if self.status.commit.is_some()
+            && let (Some(template), Some(set)) = (&run.spec.old_template, &run.spec.replica_set)
+        {
+            due.push(Owed { template: template.clone(), revision: set.revision, annotations: set.annotations.clone() });
+        }
+        let limit = usize::try_from(self.d.history_limit).unwrap_or(0);
+        let others: Vec<&ReplicaSet> = self.w.replica_sets.iter().filter(|s| s.template != self.d.template).collect();
+        due.retain(|o| o.template != self.d.template && others.iter().all(|s| s.template != o.template));
+        due.sort_by(|a, b| a.revision.cmp(&b.revision).then_with(|| a.template.cmp(&b.template)));
+        due.dedup_by(|a, b| a.template == b.template);
+        // Only what the Deployment's limit will let live: it deletes the lowest revisions.
+        let room = limit.saturating_sub(others.len().min(limit));
+        let keep = due.len().min(
+            room.max(usize::from(limit > 0 && others.iter().all(|s| due.iter().all(|o| o.revision > s.revision())))),
+        );
+        let skip = due.len() - keep;
+        for owed in due.into_iter().skip(skip) {
+            let name = self.free_name("h", &owed.template, owed.revision);
+            if self.w.refusals.contains_key(&format!("replicaset/{name}")) {
+                continue;
+            }
+            let taken = others.iter().any(|s| s.revision() == owed.revision);
+            let highest = self.w.replica_sets.iter().map(ReplicaSet::revision).max().unwrap_or(0);
+            let revision = if taken { highest.saturating_add(1) } else { owed.revision };
+            let object = patches::replica_set(
+                self.d,
+                &name,
+                &owed.template,
+                0,
+                Some(revision),
+                &owed.annotations,
+                Some(names::HISTORY_LABEL),
+            );
+            self.plan.effects.push(Effect::CreateReplicaSet { purpose: ReplicaSetPurpose::History, object });
+            if let Some(main) = self.equal_set().filter(|_| self.d.replicas == 0 && self.active_sets().is_empty()) {
+                // It would be the youngest, and woken by the next scale-up that comes with another template.
+                let name = self.free_name("z", &main.template, owed.revision);
+                return self.copy(main, &name);
+            }
+            return STOP;
+        }
+        if let Some(commit) = &mut self.status.commit {
+            commit.history = true;
+        }
+        GO
+    }
+}
