@@ -143,3 +143,37 @@ async fn policies_with_bad_content_are_refused_with_the_path() {
         assert!(message.contains(names), "{what}: {message}");
     }
 }
+
+/// What is taken away from the Deployment does not count any more, although its ReplicaSet shows it for ever.
+#[tokio::test]
+async fn an_annotation_that_is_removed_does_not_come_back_from_the_replica_set() {
+    let mut env = Env::new("removed").await;
+    env.start().await;
+    env.create(objects::deployment("web", 1)).await;
+    env.create(objects::deployment("first", 1)).await;
+    annotate(&env, "web", "interlock.dev/after", json!("first")).await.unwrap();
+    annotate(&env, "web", "interlock.dev/hooks", json!("- {name: w, phase: PreUpdate, wait: {seconds: 0}}"))
+        .await
+        .unwrap();
+    env.patch("web", objects::set_image("v2")).await;
+    env.ended("web", "Succeeded").await;
+    annotate(&env, "web", "interlock.dev/after", json!(null)).await.unwrap();
+    env.patch("web", objects::set_image("v3")).await;
+    env.until("a second run", 20, || async { env.runs("web").await.len() == 2 }).await;
+    assert!(
+        env.run("web").await["spec"]["settings"]["after"].is_null(),
+        "{}",
+        env.run("web").await["spec"]["settings"]
+    );
+    env.ended("web", "Succeeded").await;
+    annotate(&env, "web", "interlock.dev/hooks", json!(null)).await.unwrap();
+    annotate(&env, "web", "interlock.dev/after", json!("first")).await.unwrap();
+    env.patch("web", objects::set_image("v4")).await;
+    env.until("a third run", 20, || async { env.runs("web").await.len() == 3 }).await;
+    assert!(
+        env.run("web").await["spec"]["settings"]["hooks"].is_null(),
+        "{}",
+        env.run("web").await["spec"]["settings"]
+    );
+    env.ended("web", "Succeeded").await;
+}

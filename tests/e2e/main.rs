@@ -8,6 +8,7 @@ mod harness;
 
 mod chain;
 mod content;
+mod crashes;
 mod examples;
 mod failures;
 mod scenarios;

@@ -319,3 +319,36 @@ async fn a_birth_waits_for_a_predecessor_that_is_named_and_missing() {
     env.create(objects::deployment("first", 1)).await;
     env.complete("second").await;
 }
+
+/// The glass is broken in the middle of an update in place, with the controller stopped: what it then says is true.
+#[tokio::test]
+async fn a_hold_that_an_administrator_ended_is_told_as_such() {
+    let mut env = Env::with_policy("glass").await;
+    env.create(objects::deployment("web", 3)).await;
+    let mut stops = env.gate.stop_at(crate::harness::Moment::Before, "PATCH pods", 2);
+    env.patch("web", objects::set_image("v2")).await;
+    let stop = tokio::time::timeout(std::time::Duration::from_secs(30), stops.recv()).await.unwrap();
+    env.kill().await;
+    drop(stop);
+    let admin: kube::Api<k8s_openapi::api::apps::v1::Deployment> =
+        kube::Api::namespaced(env.admin.clone(), &env.namespace);
+    env.until("the glass is broken", 20, || async {
+        let version = env.get("web").await["metadata"]["resourceVersion"].clone();
+        let patch = json!({"metadata": {"resourceVersion": version, "annotations": {"interlock.dev/release": version,
+            "interlock.dev/held-by": null, "interlock.dev/held-at": null, "interlock.dev/resume": null}}, "spec": {"paused": null}});
+        admin.patch("web", &PatchParams::default(), &Patch::Merge(&patch)).await.is_ok() && !env.held("web").await
+    })
+    .await;
+    env.complete("web").await;
+    env.start().await;
+    env.ended("web", "Succeeded").await;
+    env.all_well("web").await;
+    let way = env.run("web").await["status"]["way"].clone();
+    assert_eq!(way["kind"], "Native", "{way}");
+    let events: kube::Api<k8s_openapi::api::core::v1::Event> = kube::Api::namespaced(env.admin.clone(), &env.namespace);
+    env.until("an event says it", 20, || async {
+        let list = events.list(&kube::api::ListParams::default()).await.unwrap();
+        list.items.iter().any(|e| e.reason.as_deref() == Some("ReleasedByOther"))
+    })
+    .await;
+}

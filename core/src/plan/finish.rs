@@ -26,7 +26,10 @@ impl<'w> Planner<'w> {
             self.status.released_at = Some(self.now);
             self.status.waiting_for = None;
             // Whoever ended the hold of a run that stood still has decided that it goes on.
-            if self.status.stall.take().is_some() || self.status.way.is_none() {
+            let stalled = self.status.stall.take().is_some();
+            if stalled
+                || self.status.way.as_ref().is_none_or(|w| w.kind == WayKind::InPlace && !self.went_in_place(run))
+            {
                 self.status.way = Some(Way { kind: WayKind::Native, because: vec![BY_OTHERS.to_owned()] });
                 self.cancel_open_hooks();
                 self.event(
@@ -74,8 +77,23 @@ impl<'w> Planner<'w> {
             self.hooks(Phase::PostUpdate, State::PostHooks)?;
         }
         self.end(Outcome::Succeeded);
-        self.event(false, Reason::Succeeded, format!("the update to {} succeeded", self.d.template.hash()));
+        let images: Vec<String> =
+            crate::classify::containers(&self.d.template).into_values().map(|c| c.image).collect();
+        self.event(
+            false,
+            Reason::Succeeded,
+            format!("the update to {} succeeded (run {})", images.join(", "), run.name),
+        );
         self.report(State::Ended, "the update succeeded".to_owned())
+    }
+
+    /// Does the ReplicaSet that counts now come from our commit, or did the Deployment controller make one of its own?
+    fn went_in_place(&self, run: &Run) -> bool {
+        let ours = |set: &ReplicaSet| {
+            run.spec.replica_set.as_ref().is_some_and(|r| r.name == set.name)
+                || pods_of(self.w, set).iter().any(|p| p.baseline.as_ref().is_some_and(|b| b.target == run.spec.target))
+        };
+        self.status.commit.is_some() && self.equal_set().is_some_and(ours)
     }
 
     /// kubectl's completion test (Kubernetes, `kubectl rollout status`).

@@ -65,11 +65,13 @@ impl<'w> Planner<'w> {
             .map(|p| p.name.clone())
             .collect();
         let restore = self.dropped_annotations(main, mark);
+        // Held by annotations, and none is left: the held write dropped them. If one is left, what the others were is
+        // not known: the ReplicaSet also shows what was taken away long ago, since nothing is ever removed there.
+        let bare = self.d.own_hooks.is_none() && self.d.own_after.is_none();
+        let dropped = mark == Some(names::BY_ANNOTATION) && bare;
         let own_hooks = match &self.d.own_hooks {
             Some(own) => Some(own),
-            None if restore.contains_key(names::HOOKS) || mark == Some(names::BY_ANNOTATION) => {
-                main.and_then(|m| m.own_hooks.as_ref())
-            }
+            None if restore.contains_key(names::HOOKS) || dropped => main.and_then(|m| m.own_hooks.as_ref()),
             None => None,
         };
         let own_hooks = match own_hooks {
@@ -90,7 +92,7 @@ impl<'w> Planner<'w> {
         }
         let own_after = match &self.d.own_after {
             Some(after) => after.clone(),
-            None if restore.contains_key(names::AFTER) || mark == Some(names::BY_ANNOTATION) => {
+            None if restore.contains_key(names::AFTER) || dropped => {
                 main.and_then(|m| m.own_after.clone()).unwrap_or_default()
             }
             None => Vec::new(),

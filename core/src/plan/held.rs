@@ -3,6 +3,7 @@
 use super::{Flow, GO, Planner, State, governance, patches, pods::Purpose, replicasets, running};
 use crate::{
     api::{
+        names,
         policy::{Enforcement, IntOrPercent, Phase, Strategy, Update},
         run::{HookRunSpec, ObjectRef, Outcome, Owed, Way, WayKind},
     },
@@ -13,6 +14,9 @@ use crate::{
     select,
     world::ReplicaSet,
 };
+
+/// What a stall adds once its pods are back.
+const PUT_BACK: &str = "; changed pods were put back to the template that ran";
 
 impl<'w> Planner<'w> {
     pub(super) fn held(&mut self) -> Flow {
@@ -50,7 +54,7 @@ impl<'w> Planner<'w> {
         }
         self.hooks(Phase::PreUpdate, State::PreHooks)?;
         let Some(main) = self.in_place(main) else {
-            if self.run.is_some_and(|r| r.spec.settings.update.strategy == Strategy::InPlaceOnly)
+            if self.strategy() == Strategy::InPlaceOnly
                 && self.run.is_some_and(|r| r.spec.old_template.is_some())
                 // With the ReplicaSet and its pods gone there is nothing to keep.
                 && self.main_set().is_some()
@@ -158,7 +162,10 @@ impl<'w> Planner<'w> {
             Ok(Some(governor)) => governor,
             Ok(None) => return self.release("nothing governs this hold"),
             Err(invalid) => {
-                self.plan.report.waiting_for = None;
+                let told = self.d.status.conditions.get(names::CONDITION_HELD);
+                if told.is_none_or(|c| c.reason != invalid.reason.as_str() || c.message != invalid.message) {
+                    self.event(true, invalid.reason, invalid.message.clone());
+                }
                 return self.wait(State::Held, invalid.reason, invalid.message, None, "correct what is named");
             }
         };
@@ -234,9 +241,10 @@ impl<'w> Planner<'w> {
             }
             self.status.waiting_for = None;
             self.status.pods = None;
-            let message =
-                format!("{}: {}; changed pods were put back to the template that ran", stall.reason, stall.message);
-            return self.report(State::Stalled, message);
+            if let Some(stall) = self.status.stall.as_mut().filter(|s| !s.message.ends_with(PUT_BACK)) {
+                stall.message.push_str(PUT_BACK);
+            }
+            return self.stalled();
         }
         self.stalled()
     }
@@ -249,6 +257,12 @@ impl<'w> Planner<'w> {
         })
     }
 
+    /// The policy as it is now counts, if it is still there: allowing what stalls the run is a way out of it.
+    fn strategy(&self) -> Strategy {
+        let now = self.own_policy().and_then(|p| p.spec.as_ref().ok()).map(|s| s.update.strategy);
+        now.or_else(|| self.run.map(|r| r.spec.settings.update.strategy)).unwrap_or_default()
+    }
+
     /// Decides the way and records it. `Some`: in place, on this ReplicaSet.
     fn in_place(&mut self, main: Option<&'w ReplicaSet>) -> Option<&'w ReplicaSet> {
         let run = self.run?;
@@ -259,6 +273,7 @@ impl<'w> Planner<'w> {
         }
         let mut because = Vec::new();
         let update = &run.spec.settings.update;
+        let strategy = self.strategy();
         match main {
             None if self.d.replicas > 0 || run.spec.old_template.is_none() || self.status.commit.is_some() => {
                 because.push("the ReplicaSet that ran is gone".to_owned());
@@ -275,7 +290,7 @@ impl<'w> Planner<'w> {
                 }
             }
         }
-        if update.strategy == Strategy::Native {
+        if strategy == Strategy::Native {
             because.push("the policy's update.strategy is Native".to_owned());
         }
         if update.max_unavailable.is_none() {

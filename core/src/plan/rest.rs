@@ -53,8 +53,6 @@ impl<'w> Planner<'w> {
             self.w.runs.iter().any(|r| {
                 r.spec.new_template == self.d.template || r.spec.old_template.as_ref() == Some(&self.d.template)
             });
-        let Some(policy) = self.selecting().first().copied() else { return GO };
-        let Ok(spec) = &policy.spec else { return GO };
         // The release before: the one with the highest revision below.
         let before = self
             .w
@@ -62,6 +60,8 @@ impl<'w> Planner<'w> {
             .iter()
             .filter(|s| s.name != set.name && s.revision() < set.revision())
             .max_by_key(|s| s.revision());
+        let Some(policy) = self.selecting().first().copied() else { return self.slipped_annotation(explained, before) };
+        let Ok(spec) = &policy.spec else { return GO };
         let birth = before.is_none();
         let began = if birth { self.d.created } else { set.created };
         if explained || began < policy.created {
@@ -94,21 +94,33 @@ impl<'w> Planner<'w> {
                 let name = patches::run_name(&self.d.name, &self.d.uid, &run.target, sequence);
                 self.effect(Effect::CreateRun { name, spec: Box::new(run) })
             }
-            Enforcement::Hold => {
-                let message = format!(
-                    "an update to {} was not held although HookPolicy {} selects it",
-                    self.d.template.hash(),
-                    policy.name
-                );
-                let told = self.d.status.conditions.get(names::CONDITION_HELD).is_some_and(|c| c.message == message);
-                self.missed = Some(message.clone());
-                if !told {
-                    self.event(true, Reason::MissedHold, message.clone());
-                }
-                self.report(State::AtRest, message)
-            }
+            Enforcement::Hold => self.miss(format!("although HookPolicy {} selects it", policy.name)),
             Enforcement::Off => GO,
         }
+    }
+
+    /// The same without a policy: the release before shows that the annotations were there when the update was made.
+    fn slipped_annotation(&mut self, explained: bool, before: Option<&ReplicaSet>) -> Flow {
+        let annotated = before.is_some_and(|b| b.own_hooks.is_some() || b.own_after.is_some());
+        if explained || !annotated || (self.d.own_hooks.is_none() && self.d.own_after.is_none()) {
+            return GO;
+        }
+        self.miss("although its annotations ask for it".to_owned())
+    }
+
+    fn miss(&mut self, although: String) -> Flow {
+        let images: Vec<String> = classify::containers(&self.d.template).into_values().map(|c| c.image).collect();
+        let message = format!(
+            "the update to {} ({}) was not held, or its hold was ended before the controller saw it, {although}",
+            images.join(", "),
+            self.d.template.hash()
+        );
+        let told = self.d.status.conditions.get(names::CONDITION_HELD).is_some_and(|c| c.message == message);
+        self.missed = Some(message.clone());
+        if !told {
+            self.event(true, Reason::MissedHold, message.clone());
+        }
+        self.report(State::AtRest, message)
     }
 
     /// The run of an audited update says what would have happened, and ends.

@@ -199,7 +199,7 @@ impl Planner<'_> {
                 conditions::STALLED,
                 Status::True,
                 stall_reason(&stall.reason),
-                format!("{}; {}", stall.message, exits(&self.d.name)),
+                format!("{}; {}", stall.message, exits(&stall.reason, &self.d.name)),
             ),
             (None, true) if outcome == Some(Outcome::Aborted) => {
                 (conditions::STALLED, Status::True, Reason::Aborted, "a new template or an undo goes on".to_owned())
@@ -368,8 +368,15 @@ fn stall_reason(word: &str) -> Reason {
     Reason::parse(word).unwrap_or(Reason::InProgress)
 }
 
-fn exits(deployment: &str) -> String {
-    format!("exits: a new template, kubectl interlock retry|skip|abort|undo deploy/{deployment}")
+/// Every stall can be left; how depends on what it is.
+fn exits(reason: &str, deployment: &str) -> String {
+    let more = match Reason::parse(reason) {
+        Some(Reason::HookFailed) => "retry|skip|abort|undo",
+        Some(Reason::BudgetImpossible) => "retry|skip --gate budget|abort|undo",
+        Some(Reason::NotInPlace) => "abort|undo (or allow it in the policy's update.strategy, then retry)",
+        _ => "retry|abort|undo",
+    };
+    format!("exits: a new template, kubectl interlock {more} deploy/{deployment}")
 }
 
 /// Did only numbers and texts about pods move?

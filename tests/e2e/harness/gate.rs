@@ -6,8 +6,10 @@ use std::{
     task::{Context, Poll},
 };
 
+use axum::body::{Body, Bytes, HttpBody};
 use futures::future::BoxFuture;
 use http::{Method, Request, Response};
+
 use tokio::sync::{mpsc, oneshot};
 use tower::{BoxError, Layer, Service, ServiceExt};
 
@@ -25,6 +27,15 @@ pub enum Moment {
     After,
 }
 
+/// What the controller is told instead of the truth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The write is not made; this status is the answer.
+    Code(u16),
+    /// The write is made; its answer is lost.
+    Lost,
+}
+
 /// A write that waits for the test to go on.
 pub struct Stopped {
     go: oneshot::Sender<()>,
@@ -39,7 +50,8 @@ impl Stopped {
 
 struct Trap {
     moment: Moment,
-    what: String,
+    /// `None`: any write but those to the status of policies, whose time nobody can foresee.
+    what: Option<String>,
     nth: usize,
     seen: usize,
     tell: mpsc::UnboundedSender<Stopped>,
@@ -54,15 +66,43 @@ pub struct Gate {
 #[derive(Default)]
 struct Inner {
     traps: Mutex<Vec<Trap>>,
+    answers: Mutex<Vec<(Answer, usize)>>,
     writes: Mutex<Vec<Write>>,
 }
 
 impl Gate {
     /// The controller will stop at the `nth` write of this kind; the receiver gets it.
     pub fn stop_at(&self, moment: Moment, what: &str, nth: usize) -> mpsc::UnboundedReceiver<Stopped> {
+        self.trap(moment, Some(what.to_owned()), nth)
+    }
+
+    /// The controller will stop at its `nth` write from now on.
+    pub fn stop_at_any(&self, moment: Moment, nth: usize) -> mpsc::UnboundedReceiver<Stopped> {
+        self.trap(moment, None, nth)
+    }
+
+    /// The `nth` write from now on gets this answer.
+    pub fn answer_any(&self, answer: Answer, nth: usize) {
+        self.inner.answers.lock().unwrap().push((answer, nth));
+    }
+
+    fn trap(&self, moment: Moment, what: Option<String>, nth: usize) -> mpsc::UnboundedReceiver<Stopped> {
         let (tell, hear) = mpsc::unbounded_channel();
-        self.inner.traps.lock().unwrap().push(Trap { moment, what: what.to_owned(), nth, seen: 0, tell });
+        self.inner.traps.lock().unwrap().push(Trap { moment, what, nth, seen: 0, tell });
         hear
+    }
+
+    /// The answer that is due for this write.
+    fn answer(&self, what: &str) -> Option<Answer> {
+        if what.contains("hookpolicies") {
+            return None;
+        }
+        let mut answers = self.inner.answers.lock().unwrap();
+        for (_, left) in answers.iter_mut() {
+            *left = left.saturating_sub(1);
+        }
+        let due = answers.iter().position(|(_, left)| *left == 0)?;
+        Some(answers.remove(due).0)
     }
 
     /// All writes so far.
@@ -77,7 +117,8 @@ impl Gate {
 
     fn trapped(&self, moment: Moment, what: &str) -> Option<mpsc::UnboundedSender<Stopped>> {
         let mut traps = self.inner.traps.lock().unwrap();
-        for trap in traps.iter_mut().filter(|t| t.moment == moment && t.what == what) {
+        let fits = |t: &Trap| t.what.as_ref().map_or(!what.contains("hookpolicies"), |w| w == what);
+        for trap in traps.iter_mut().filter(|t| t.moment == moment && fits(t)) {
             trap.seen += 1;
             if trap.seen == trap.nth {
                 return Some(trap.tell.clone());
@@ -122,15 +163,17 @@ pub struct Gated<S> {
     service: Arc<tokio::sync::Mutex<S>>,
 }
 
-async fn send<S, A, B>(service: &tokio::sync::Mutex<S>, request: Request<A>) -> Result<Response<B>, BoxError>
+async fn send<S, A, B>(service: &tokio::sync::Mutex<S>, request: Request<A>) -> Result<Response<Body>, BoxError>
 where
     S: Service<Request<A>, Response = Response<B>, Error = BoxError>,
+    B: HttpBody<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
 {
     let answer = {
         let mut service = service.lock().await;
         service.ready().await?.call(request)
     };
-    answer.await
+    answer.await.map(|answer| answer.map(Body::new))
 }
 
 impl<S, A, B> Service<Request<A>> for Gated<S>
@@ -138,9 +181,10 @@ where
     S: Service<Request<A>, Response = Response<B>, Error = BoxError> + Send + 'static,
     S::Future: Send,
     A: Send + 'static,
-    B: Send + 'static,
+    B: HttpBody<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
 {
-    type Response = Response<B>;
+    type Response = Response<Body>;
     type Error = BoxError;
     type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
 
@@ -163,7 +207,21 @@ where
             }
             let write = Write { what: what(request.method(), &path) };
             gate.pass(Moment::Before, &write).await;
-            let answer = send(&service, request).await;
+            let answer = match gate.answer(&write.what) {
+                Some(Answer::Code(code)) => {
+                    let status = serde_json::json!({
+                        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": code,
+                        "reason": "", "message": "the server rejected our request: a test said so",
+                    });
+                    let body = Body::from(status.to_string().into_bytes());
+                    Ok(Response::builder().status(code).header("content-type", "application/json").body(body).unwrap())
+                }
+                Some(Answer::Lost) => {
+                    let _ = send(&service, request).await;
+                    Err("the connection was lost".into())
+                }
+                None => send(&service, request).await,
+            };
             gate.inner.writes.lock().unwrap().push(write.clone());
             gate.pass(Moment::After, &write).await;
             answer

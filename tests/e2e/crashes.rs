@@ -1,0 +1,98 @@
+//! The controller dies before each of its writes, and right after each with the reply lost; the API server answers
+//! each write with each kind of trouble. Taken up again, it reaches the same end with the same counts.
+
+use std::collections::BTreeSet;
+
+use futures::stream::{self, StreamExt};
+
+use crate::harness::{Env, Moment, gate::Answer, objects};
+
+const PODS: i64 = 2;
+
+async fn ready(name: &str) -> Env {
+    let env = Env::with_policy(name).await;
+    env.create(objects::deployment("web", PODS)).await;
+    env
+}
+
+/// The end that the update has to reach, whatever happened on the way.
+async fn check(env: &Env, mark: usize, what: &str) {
+    env.ended("web", "Succeeded").await;
+    env.all_well("web").await;
+    let (born, gone) = env.observer.born_and_gone("web", mark);
+    assert_eq!((born.len(), gone.len()), (0, 0), "{what}: pods were created or deleted");
+    assert!(env.observer.fewest_ready("web", mark) >= 1, "{what}: fewer ready pods than replicas - maxUnavailable");
+    assert_eq!(env.sets("web").await.len(), 2, "{what}: the main ReplicaSet and one for the history");
+    assert_eq!(env.runs("web").await.len(), 1, "{what}: one run");
+    env.assert_hooks_first("web", &["v1"]);
+    for path in ["/before", "/after"] {
+        let keys: BTreeSet<String> =
+            env.receiver.calls().into_iter().filter(|c| c.path == path).map(|c| c.key).collect();
+        assert_eq!(keys.len(), 1, "{what}: {path} was called with {keys:?}");
+    }
+}
+
+/// How many writes an undisturbed update makes.
+async fn reference() -> usize {
+    let env = ready("ref").await;
+    let (mark, before) = (env.observer.mark(), env.gate.writes().len());
+    env.patch("web", objects::set_image("v2")).await;
+    check(&env, mark, "undisturbed").await;
+    let writes = env.gate.writes();
+    let own: Vec<_> = writes[before..].iter().filter(|w| !w.what.contains("hookpolicies")).collect();
+    assert!(own.len() >= 10, "{own:?}");
+    own.len()
+}
+
+async fn die(moment: Moment, nth: usize) {
+    let what = format!("death {moment:?} write {nth}");
+    let mut env = ready(if moment == Moment::Before { "die-b" } else { "die-a" }).await;
+    let mark = env.observer.mark();
+    let mut stops = env.gate.stop_at_any(moment, nth);
+    env.patch("web", objects::set_image("v2")).await;
+    tokio::select! {
+        stop = stops.recv() => {
+            // Nothing of this process survives; the write that waits here is never sent, or its reply never read.
+            env.kill().await;
+            drop(stop);
+            env.start().await;
+        }
+        // Fewer writes than in the reference run: timing decides whether counters are written.
+        () = env.ended("web", "Succeeded") => {}
+    }
+    check(&env, mark, &what).await;
+}
+
+#[tokio::test]
+async fn death_before_and_after_every_write() {
+    let writes = reference().await;
+    let points = (1..=writes + 1).flat_map(|n| [(Moment::Before, n), (Moment::After, n)]);
+    stream::iter(points).for_each_concurrent(4, |(moment, n)| die(moment, n)).await;
+    println!("death at every write: {} points, 0 failures", 2 * (writes + 1));
+}
+
+async fn trouble(answer: Answer, nth: usize) {
+    let what = format!("{answer:?} to write {nth}");
+    let env = ready("trouble").await;
+    let mark = env.observer.mark();
+    env.gate.answer_any(answer, nth);
+    env.patch("web", objects::set_image("v2")).await;
+    check(&env, mark, &what).await;
+}
+
+#[tokio::test]
+async fn trouble_as_the_answer_to_every_write() {
+    let writes = reference().await;
+    let answers =
+        [Answer::Code(409), Answer::Code(422), Answer::Code(429), Answer::Code(500), Answer::Code(504), Answer::Lost];
+    // Each write meets two kinds here, and each kind many writes; the long form has all pairs.
+    let long = std::env::var_os("INTERLOCK_LONG").is_some();
+    let points: Vec<(Answer, usize)> = (1..=writes)
+        .flat_map(|n| {
+            answers.iter().enumerate().filter(move |(i, _)| long || i % 3 == n % 3).map(move |(_, a)| (*a, n))
+        })
+        .collect();
+    let count = points.len();
+    stream::iter(points).for_each_concurrent(4, |(answer, n)| trouble(answer, n)).await;
+    println!("trouble at every write: {count} points, 0 failures");
+}
