@@ -112,21 +112,10 @@ impl Sim {
         let at = old.map_or(0, |o| o.generation).to_string();
         let was = old.filter(|o| o.held());
         if let Some(was) = was {
-            // The hold's own mutation comes first where the template changes, then the sticky one.
-            let triggered = old.is_some_and(|o| {
-                let mut released = o.clone();
-                released.annotations.remove(names::HELD_BY);
-                select::verdict(specs.iter().copied(), "test", "web", Some(side(&released)), side(new), false).is_some()
-                    && o.template != new.template
-            });
+            // interlock-sticky alone: what is held already is no business of the hold.
             let was_resume = text(was, names::RESUME).unwrap_or_else(|| "true".into());
             let held_at = text(was, names::HELD_AT);
-            let (mut paused, mut same) = (new.paused, text(new, names::HELD_AT) == held_at);
-            if triggered {
-                let resume = text(new, names::RESUME).unwrap_or_else(|| (!new.paused).to_string());
-                new.annotations.insert(names::RESUME.into(), resume);
-                (paused, same) = (true, true);
-            }
+            let (paused, same) = (new.paused, text(new, names::HELD_AT) == held_at);
             let resume = if !paused && was_resume == "false" {
                 "true".to_owned()
             } else if same {
