@@ -1,28 +1,26 @@
 //! The annotations by which a Deployment carries its hooks itself.
 
-use interlock_core::{
-    api::{names, policy::Hook},
-    validate,
-};
+use interlock_core::{api::policy::Hook, validate};
 
 /// Parses the text of annotation `interlock.dev/hooks`: a YAML list of hooks, in the form of `spec.hooks`.
 ///
 /// # Errors
-/// What is wrong, with line and column where that is known. No CustomResourceDefinition guards an annotation, so
+/// What is wrong, with line and column where that is known; who shows it names the annotation. No CustomResourceDefinition guards an annotation, so
 /// everything that its schema would refuse is refused here.
 pub fn hooks(text: &str) -> Result<Vec<Hook>, String> {
     let hooks: Vec<Hook> = serde_saphyr::from_str(text).map_err(|error| {
-        let place = error
-            .location()
-            .map_or_else(String::new, |place| format!(" line {}, column {}:", place.line(), place.column()));
+        let place = error.location().map(|place| format!("line {}, column {}", place.line(), place.column()));
         // The first line says what is wrong; the rest is a picture of the place for a terminal.
         let message = error.without_snippet().to_string();
         let message = message.lines().next().unwrap_or_default().trim();
-        format!("annotation {}:{place} {}", names::HOOKS, cut(message, 256))
+        let Some(place) = place else { return cut(message, 256) };
+        // Where it is stands first, and only there.
+        let message = message.strip_suffix(&format!(" at {place}")).unwrap_or(message);
+        format!("{place}: {}", cut(message, 256))
     })?;
     match validate::hooks(&hooks).into_iter().next() {
         None => Ok(hooks),
-        Some(problem) => Err(format!("annotation {}: {}", names::HOOKS, problem.message)),
+        Some(problem) => Err(problem.message),
     }
 }
 
@@ -37,7 +35,8 @@ mod tests {
 
     fn refused(text: &str) -> String {
         let message = hooks(text).unwrap_err();
-        assert!(message.starts_with("annotation interlock.dev/hooks:"), "{message}");
+        assert!(!message.contains("annotation"), "{message}");
+        assert!(message.matches("line ").count() <= 1, "{message}");
         assert!(message.len() < 500, "{message}");
         message
     }
@@ -59,7 +58,7 @@ mod tests {
     #[test]
     fn what_does_not_parse_names_its_line() {
         let message = refused("- name: a\n  phase: PreUpdate\n  wait: {seconds: soon}\n");
-        assert!(message.contains("line 3"), "{message}");
+        assert_eq!(message, "line 3, column 19: invalid i64");
         let message = refused("- name: a\n  phase: Never\n  wait: {seconds: 1}\n");
         assert!(message.contains("line 2") && message.contains("Never"), "{message}");
         let message = refused("- name: a\n  phase: PreUpdate\n  what: 1\n");

@@ -92,7 +92,7 @@ fn hook_run() -> Result<CustomResourceDefinition, serde_json::Error> {
         column("Desired", "integer", ".status.pods.desired", "Pods that the Deployment wants", 0),
         column("Waiting", "string", ".status.waitingFor.reason", "What the run waits for", 0),
         column("Policy", "string", ".spec.policy.name", "The HookPolicy that was in force", 1),
-        column("Message", "string", ".status.waitingFor.what", "What the run waits for, for people", 1),
+        column("Message", "string", &condition("Succeeded", "message"), "The same for people", 1),
         column("Age", "date", ".metadata.creationTimestamp", "Since when it exists", 0),
     ]);
     crd("HookRun", "hookrun", "hookruns", "hrun", &schema, &columns)

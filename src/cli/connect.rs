@@ -41,7 +41,7 @@ impl ClusterArgs {
     }
 }
 
-fn unusable(what: &str, error: &dyn std::error::Error) -> Failure {
+fn unusable(what: &str, error: &(dyn std::error::Error + 'static)) -> Failure {
     Failure::error(format!("{what}: cannot be used: {}", chain(error)))
 }
 

@@ -100,15 +100,52 @@ pub fn changed_meanwhile(status: &kube::core::Status) -> bool {
 }
 
 /// An error with its causes, each only once.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
+pub fn chain(error: &Cause) -> String {
+    let mut text = words(error);
+    let mut cause = cause_of(error);
     while let Some(error) = cause {
-        let next = error.to_string();
+        let next = words(error);
         if !text.contains(&next) {
             text = format!("{text}: {next}");
         }
-        cause = error.source();
+        cause = cause_of(error);
     }
     text
+}
+
+type Cause = dyn std::error::Error + 'static;
+
+/// What a refused request is caused by is the refusal once more.
+fn cause_of(error: &Cause) -> Option<&Cause> {
+    match error.downcast_ref::<kube::Error>() {
+        Some(kube::Error::Api(_)) => None,
+        Some(_) | None => error.source(),
+    }
+}
+
+/// What an error says by itself. Of a refused request only what the API server said: kube's own text is its whole answer
+/// in the form for programmers.
+fn words(error: &Cause) -> String {
+    match error.downcast_ref::<kube::Error>() {
+        Some(kube::Error::Api(status)) => status.message.clone(),
+        Some(_) | None => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_request_says_what_the_server_said_and_nothing_else() {
+        let status = kube::core::Status { code: 403, message: "web is forbidden".into(), ..Default::default() };
+        let error = kube::Error::Api(Box::new(status));
+        assert_eq!(chain(&error), "web is forbidden");
+        let failed = crate::install::Failed {
+            lines: Vec::new(),
+            message: "deployment/web: web is forbidden".into(),
+            source: Some(error),
+        };
+        assert_eq!(chain(&failed), "deployment/web: web is forbidden");
+    }
 }

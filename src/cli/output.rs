@@ -12,6 +12,7 @@ use super::exit::Failure;
 pub enum Format {
     /// A table.
     #[default]
+    #[value(hide = true)]
     Table,
     /// A table with more columns.
     Wide,
@@ -19,6 +20,24 @@ pub enum Format {
     Json,
     /// YAML.
     Yaml,
+}
+
+/// Form of the output where there is no table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Structured {
+    /// JSON.
+    Json,
+    /// YAML.
+    Yaml,
+}
+
+impl From<Structured> for Format {
+    fn from(form: Structured) -> Self {
+        match form {
+            Structured::Json => Self::Json,
+            Structured::Yaml => Self::Yaml,
+        }
+    }
 }
 
 /// Writes to standard output. A reader that has gone (`| head`) is no error.

@@ -8,7 +8,7 @@ use super::{
     admin::{InstallArgs, UninstallArgs, crd, install, uninstall},
     connect::{ClusterArgs, Connection},
     exit::{self, Exit, Failure},
-    output::{self, Format},
+    output::{self, Format, Structured},
     target::Target,
     verbs::{
         decide::{self, Choice, Gate, Skip},
@@ -46,15 +46,17 @@ enum Verb {
         /// All namespaces
         #[arg(short = 'A', long)]
         all_namespaces: bool,
-        #[arg(short, long, value_enum, default_value_t)]
+        /// Absent: a table
+        #[arg(short, long, value_enum, default_value_t, hide_default_value = true)]
         output: Format,
     },
     /// Tells where an update stands, what it waits for, until when, and how to go on: the planner's own report
     Explain {
         #[arg(value_name = "deploy/NAME")]
         target: Target,
-        #[arg(short, long, value_enum, default_value_t)]
-        output: Format,
+        /// Absent: for people
+        #[arg(short, long, value_enum)]
+        output: Option<Structured>,
     },
     /// Waits until Deployments have settled; safe right after a change
     Wait {
@@ -109,6 +111,8 @@ enum Verb {
     Uninstall(UninstallArgs),
     /// Prints the CustomResourceDefinitions
     Crd,
+    /// Prints the version
+    Version,
     /// Prints a completion script
     Completion {
         #[arg(value_enum)]
@@ -137,7 +141,9 @@ impl Plugin {
                 }
                 status::run(&connect.await?, target.as_ref(), all_namespaces, output).await
             }
-            Verb::Explain { target, output } => explain::run(&connect.await?, &target, output).await,
+            Verb::Explain { target, output } => {
+                explain::run(&connect.await?, &target, output.map_or(Format::Table, Format::from)).await
+            }
             Verb::Wait { targets, timeout } => wait::run(&connect.await?, &targets, timeout).await,
             Verb::Retry { decision } => decide(connect.await?, decision, Choice::Retry).await,
             Verb::Resume { decision } => decide(connect.await?, decision, Choice::Resume).await,
@@ -155,6 +161,10 @@ impl Plugin {
             Verb::Install(args) => install(&cluster, namespace.as_deref(), &args).await,
             Verb::Uninstall(args) => uninstall(&cluster, namespace.as_deref(), &args).await,
             Verb::Crd => crd(),
+            Verb::Version => {
+                output::print(concat!("kubectl-interlock ", env!("CARGO_PKG_VERSION"), "\n"));
+                Ok(Exit::Ok)
+            }
             Verb::Completion { shell } => {
                 let mut script = Vec::new();
                 clap_complete::generate(shell, &mut Self::command(), "kubectl-interlock", &mut script);

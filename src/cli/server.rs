@@ -157,14 +157,33 @@ async fn probe(client: &Client, scope: &Scope) -> Result<(), Failure> {
     if let Ok(Err(kube::Error::Api(status))) = answer
         && status.code == 400
     {
-        return Err(Failure::usage(format!(
-            "--label-selector {:?} or --field-selector {:?}: {}; for example: app=web,tier!=test and metadata.name=web",
-            scope.label_selector.as_deref().unwrap_or_default(),
-            scope.field_selector.as_deref().unwrap_or_default(),
-            status.message
-        )));
+        return Err(refused(scope, &status.message));
     }
     Ok(())
+}
+
+/// The API server does not take a selector.
+fn refused(scope: &Scope, why: &str) -> Failure {
+    let given = [
+        ("--label-selector", scope.label_selector.as_deref(), "app=web,tier!=test"),
+        ("--field-selector", scope.field_selector.as_deref(), "metadata.name=web"),
+    ];
+    let given: Vec<_> =
+        given.into_iter().filter_map(|(option, text, example)| Some((option, text?, example))).collect();
+    let options: Vec<String> = given.iter().map(|(option, text, _)| format!("{option} {text:?}")).collect();
+    let examples: Vec<&str> = given.iter().map(|(_, _, example)| *example).collect();
+    Failure::usage(format!("{}: {why}; for example: {}", options.join(" or "), examples.join(" and ")))
+}
+
+/// What is watched, for people.
+fn watched(scope: &Scope) -> String {
+    let namespace =
+        scope.namespace.as_ref().map_or_else(|| "all namespaces".to_owned(), |name| format!("namespace {name}"));
+    let selectors = [("fields", &scope.field_selector), ("labels", &scope.label_selector)];
+    selectors
+        .into_iter()
+        .filter_map(|(what, text)| Some(format!(", {what} {}", text.as_ref()?)))
+        .fold(namespace, |a, b| a + &b)
 }
 
 async fn run(cluster: &ClusterArgs, args: RunArgs) -> Result<Exit, Failure> {
@@ -173,7 +192,7 @@ async fn run(cluster: &ClusterArgs, args: RunArgs) -> Result<Exit, Failure> {
     let scope = scope(&args)?;
     telemetry::init(args.log_format, args.log_level.as_deref()).map_err(|e| Failure::usage(e.to_string()))?;
     let config = cluster.config().await?;
-    tracing::info!(version = env!("CARGO_PKG_VERSION"), server = %config.cluster_url, ?scope, "starting");
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), server = %config.cluster_url, scope = watched(&scope), "starting");
 
     let instance = identity();
     let (candidate, fence) = if args.leader_elect {
@@ -253,14 +272,14 @@ fn connect(config: Config) -> Result<Client, Failure> {
 type Ended<E> = Result<Result<(), E>, tokio::task::JoinError>;
 
 /// A part that never ends by itself has ended.
-fn ended_early<E: std::error::Error>(part: &str, ended: Ended<E>) -> Failure {
+fn ended_early<E: std::error::Error + 'static>(part: &str, ended: Ended<E>) -> Failure {
     match settled(part, ended) {
         Ok(()) => Failure::error(format!("{part} ended unexpectedly")),
         Err(failure) => failure,
     }
 }
 
-fn settled<E: std::error::Error>(part: &str, ended: Ended<E>) -> Result<(), Failure> {
+fn settled<E: std::error::Error + 'static>(part: &str, ended: Ended<E>) -> Result<(), Failure> {
     match ended {
         Ok(Ok(())) => Ok(()),
         Ok(Err(error)) => Err(Failure::error(chain(&error))),
@@ -318,6 +337,10 @@ mod tests {
         let good =
             scope(&args(&["--field-selector", "metadata.name=web,metadata.namespace!=x", "-l", "app in (a,b),!c"]));
         assert!(good.unwrap().narrowed());
+        let only = scope(&args(&["-l", "app in (a"])).unwrap();
+        assert_eq!(watched(&only), "all namespaces, labels app in (a");
+        let failure = refused(&only, "unable to parse");
+        assert_eq!(failure.message, "--label-selector \"app in (a\": unable to parse; for example: app=web,tier!=test");
         for (line, part) in [
             (["--field-selector", "spec.replicas=3"], "spec.replicas"),
             (["--field-selector", "metadata.name"], "metadata.name"),

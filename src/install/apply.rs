@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use super::{
     Done, FIELD_MANAGER, Failed, InstallOptions, Line, label,
     manifests::{Parts, api},
+    words,
 };
 use interlock_core::api::names;
 
@@ -154,11 +155,7 @@ async fn established(client: &Client, object: &Value) -> Result<(), Stop> {
 }
 
 fn failed(object: &Value, error: kube::Error) -> Stop {
-    let cause = match &error {
-        kube::Error::Api(status) => status.message.clone(),
-        other => other.to_string(),
-    };
-    (format!("{}: {cause}", label(object)), Some(error))
+    (format!("{}: {}", label(object), words(&error)), Some(error))
 }
 
 /// Shows by a server-side dry run that the hold is in force: a Deployment with a predecessor must come back paused.

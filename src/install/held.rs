@@ -13,7 +13,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use super::{Done, FIELD_MANAGER, Line};
+use super::{Done, FIELD_MANAGER, Line, words};
 
 /// How often a write that lost a race is planned again.
 const ATTEMPTS: usize = 20;
@@ -196,7 +196,7 @@ impl Held {
     }
 
     fn failed(&self, error: kube::Error) -> Stop {
-        (format!("{}: {error}", self.label()), Some(error))
+        (format!("{}: {}", self.label(), words(&error)), Some(error))
     }
 }
 

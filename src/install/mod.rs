@@ -165,6 +165,14 @@ pub struct Failed {
     pub source: Option<kube::Error>,
 }
 
+/// What went wrong with a request, for people: of a refusal the API server's own sentence.
+fn words(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => status.message.clone(),
+        other => other.to_string(),
+    }
+}
+
 /// The name of an object for people.
 fn label(object: &Value) -> String {
     let text = |pointer| object.pointer(pointer).and_then(Value::as_str);

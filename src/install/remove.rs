@@ -12,6 +12,7 @@ use super::{
     held::{Stop, list_held},
     label,
     manifests::{Parts, api},
+    words,
 };
 
 /// How long a removed policy may go on to refuse, and an object may take to go.
@@ -64,8 +65,9 @@ async fn carry_out(client: &Client, options: &UninstallOptions, lines: &mut Vec<
 }
 
 async fn see_to_held(client: &Client, how: OnUninstall, lines: &mut Vec<Line>) -> Result<(), Stop> {
-    let all =
-        list_held(client).await.map_err(|error| (format!("Deployments cannot be listed: {error}"), Some(error)))?;
+    let all = list_held(client)
+        .await
+        .map_err(|error| (format!("Deployments cannot be listed: {}", words(&error)), Some(error)))?;
     for held in all {
         lines.push(match how {
             OnUninstall::Release => held.release(client).await?,
@@ -99,12 +101,12 @@ async fn delete(client: &Client, object: &Value) -> Result<Line, Stop> {
             {
                 tokio::time::sleep(TRY_EVERY).await;
             }
-            Err(error) => return Err((format!("{}: {error}", label(object)), Some(error))),
+            Err(error) => return Err((format!("{}: {}", label(object), words(&error)), Some(error))),
         }
     };
     loop {
         let there = api.get_metadata_opt(&name).await;
-        match there.map_err(|error| (format!("{}: {error}", label(object)), Some(error)))? {
+        match there.map_err(|error| (format!("{}: {}", label(object), words(&error)), Some(error)))? {
             Some(there) if there.metadata.uid == uid => {}
             Some(_) | None => return Ok(Line::new(Done::Deleted, label(object))),
         }
@@ -125,8 +127,10 @@ async fn delete(client: &Client, object: &Value) -> Result<Line, Stop> {
 /// Deletes the namespace if an installation made it.
 async fn delete_own(client: &Client, object: &Value) -> Result<Line, Stop> {
     let (namespaces, name) = api(client, object);
-    let there =
-        namespaces.get_opt(&name).await.map_err(|error| (format!("{}: {error}", label(object)), Some(error)))?;
+    let there = namespaces
+        .get_opt(&name)
+        .await
+        .map_err(|error| (format!("{}: {}", label(object), words(&error)), Some(error)))?;
     match there {
         Some(there) if there.metadata.labels.as_ref().and_then(|labels| labels.get(PART_OF)).is_none() => {
             Ok(Line::new(Done::Kept, label(object)).note("it was there before Interlock"))

@@ -41,7 +41,7 @@ pub struct HookPolicySpec {
     #[serde(default = "one")]
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1000)))]
     pub max_concurrent_updates: i64,
-    /// After this many seconds of being held the run fails as `update.failure` says. 0: no limit.
+    /// After this many seconds of being held, before its update begins, the run stalls as HoldTooLong. 0: no limit.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(range(min = 0, max = 31_536_000)))]
     pub max_hold_seconds: i64,
