@@ -94,7 +94,7 @@ impl<'w> Planner<'w> {
                 let name = patches::run_name(&self.d.name, &self.d.uid, &run.target, sequence);
                 self.effect(Effect::CreateRun { name, spec: Box::new(run) })
             }
-            Enforcement::Hold => self.miss(format!("although HookPolicy {} selects it", policy.name)),
+            Enforcement::Hold => self.miss(&format!("although HookPolicy {} selects it", policy.name)),
             Enforcement::Off => GO,
         }
     }
@@ -105,10 +105,10 @@ impl<'w> Planner<'w> {
         if explained || !annotated || (self.d.own_hooks.is_none() && self.d.own_after.is_none()) {
             return GO;
         }
-        self.miss("although its annotations ask for it".to_owned())
+        self.miss("although its annotations ask for it")
     }
 
-    fn miss(&mut self, although: String) -> Flow {
+    fn miss(&mut self, although: &str) -> Flow {
         let images: Vec<String> = classify::containers(&self.d.template).into_values().map(|c| c.image).collect();
         let message = format!(
             "the update to {} ({}) was not held, or its hold was ended before the controller saw it, {although}",
