@@ -60,6 +60,13 @@ test-cluster: tools-check cluster-binaries ## On real control planes
 	@cargo build --locked --workspace --bins
 	@cargo test --locked --package interlock --test '*' -- --test-threads=$(THREADS)
 
+.PHONY: test-long
+test-long: tools-check cluster-binaries ## The long forms: 10,000 simulated stories, 300 random users and every pair of write and trouble on a real control plane
+	$(call say,simulated stories)
+	@STORIES=10000 cargo test --locked --release --package interlock-core --all-features --test fuzz -- --nocapture
+	$(call say,on a real control plane)
+	@INTERLOCK_LONG=1 SEEDS=1..301 cargo test --locked --package interlock --test e2e -- --nocapture random:: crashes::
+
 .PHONY: cluster-binaries
 cluster-binaries: tools-check
 	$(call say,the development cluster's own program)

@@ -11,6 +11,7 @@ mod content;
 mod crashes;
 mod examples;
 mod failures;
+mod random;
 mod scenarios;
 mod steps;
 mod ways;
