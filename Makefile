@@ -76,7 +76,7 @@ cluster-binaries: tools-check
 
 .PHONY: generate
 generate: tools-check ## Write crds/ anew from the code
-	@UPDATE_GENERATED=1 cargo test --locked --package interlock --lib generated
+	@UPDATE_GENERATED=1 cargo test --locked --package interlock --test crds
 
 .PHONY: fmt
 fmt: ## Format the code
