@@ -187,7 +187,11 @@ pub fn stage(pod: &Pod, differs: bool, min_ready_seconds: i64, tolerance: &Toler
     let (failing, wake) = match failing(pod, tolerance, now) {
         Evidence::None => (
             None,
-            pod.baseline.as_ref().filter(|_| folded_candidate(pod)).map(|b| b.at.plus_seconds(FOLDED_AFTER_SECONDS)),
+            pod.baseline
+                .as_ref()
+                .filter(|_| folded_candidate(pod))
+                .map(|b| b.at.plus_seconds(FOLDED_AFTER_SECONDS))
+                .filter(|at| *at > now),
         ),
         Evidence::Believed(why) => (Some(why), None),
         Evidence::Until(at) => (None, Some(at)),

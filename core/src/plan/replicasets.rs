@@ -17,7 +17,7 @@ use crate::{
     effect::{Effect, ReplicaSetPurpose},
     reason::Reason,
     template::Template,
-    world::ReplicaSet,
+    world::{ReplicaSet, Run},
 };
 
 /// Revisions that a run remembers at most. Templates can be large and an object cannot.
@@ -149,32 +149,24 @@ impl<'w> Planner<'w> {
                 // Beside another one that may be woken it has to be empty, or both would be scaled in proportion. At
                 // history limit 0 an empty one would be cleaned up before it is scaled.
                 let alone = self.w.replica_sets.is_empty() || (self.d.history_limit == 0 && woken.is_empty());
-                let replicas = if alone { self.d.replicas } else { 0 };
                 let name = self.free_name("r", old, run.spec.sequence);
-                let reference = run.spec.replica_set.as_ref();
-                let object = patches::replica_set(
-                    self.d,
-                    &name,
-                    old,
-                    replicas,
-                    reference.map(|r| r.revision),
-                    &reference.map(|r| r.annotations.clone()).unwrap_or_default(),
-                    None,
-                );
-                if self.w.refusals.contains_key(&format!("replicaset/{name}")) {
-                    return self.wait(
-                        State::Held,
-                        Reason::ReplicaSetDeleted,
-                        "the ReplicaSet that ran cannot be made again".to_owned(),
-                        None,
-                        "see the events of the Deployment",
-                    );
-                }
-                self.effect(Effect::CreateReplicaSet { purpose: ReplicaSetPurpose::Remake, object })
+                self.remake(run, old, &name, if alone { self.d.replicas } else { 0 })
             }
             // Only in place of one that was deleted: what runs beside an empty one that has always been there was not
             // woken, and must not go down.
             Some(main) if !woken.is_empty() && main.template == *old && remade(main) => {
+                let name = self.free_name("r", old, run.spec.sequence);
+                let youngest = self.sets().last().copied();
+                if let Some(youngest) = youngest.filter(|y| main.replicas == 0 && y.template != *old) {
+                    // The one that is woken instead has to be the youngest first.
+                    let free = youngest.created.plus_seconds(2);
+                    if name > youngest.name || free <= self.now {
+                        return self.remake(run, old, &name, 0);
+                    }
+                    self.wake(free);
+                    let what = "the ReplicaSet that ran is made again".to_owned();
+                    return self.wait(State::Held, Reason::ReplicaSetDeleted, what, None, "");
+                }
                 for set in woken.iter().filter(|s| s.replicas > 0) {
                     self.plan.effects.push(Effect::PatchReplicaSet {
                         name: set.name.clone(),
@@ -193,6 +185,19 @@ impl<'w> Planner<'w> {
         }
     }
 
+    fn remake(&mut self, run: &Run, old: &Template, name: &str, replicas: i64) -> Flow {
+        let reference = run.spec.replica_set.as_ref();
+        let annotations = reference.map(|r| r.annotations.clone()).unwrap_or_default();
+        let revision = reference.map(|r| r.revision);
+        let object = patches::replica_set(self.d, name, old, replicas, revision, &annotations, None);
+        if self.w.refusals.contains_key(&format!("replicaset/{name}")) {
+            let what = "the ReplicaSet that ran cannot be made again".to_owned();
+            let how = "see the events of the Deployment";
+            return self.wait(State::Held, Reason::ReplicaSetDeleted, what, None, how);
+        }
+        self.effect(Effect::CreateReplicaSet { purpose: ReplicaSetPurpose::Remake, object })
+    }
+
     fn event_once(&self, reason: Reason) -> bool {
         self.status.waiting_for.as_ref().is_none_or(|w| w.reason != reason.as_str())
     }
@@ -207,9 +212,10 @@ impl<'w> Planner<'w> {
         let asleep = self.d.replicas == 0 && all.iter().all(|s| s.replicas == 0);
         if !asleep {
             // A copy that is not needed any more.
+            let awake = |s: &ReplicaSet| s.replicas > 0;
             let left = equal
                 .iter()
-                .find(|s| s.copy && !active(self.w, s) && equal.iter().any(|o| o.name != s.name && active(self.w, o)));
+                .find(|s| s.copy && !active(self.w, s) && equal.iter().any(|o| o.name != s.name && awake(o)));
             return left.map_or(GO, |set| self.delete_set(set));
         }
         let Some(youngest) = all.iter().max_by_key(|s| age(s)) else { return GO };

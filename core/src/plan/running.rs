@@ -53,13 +53,17 @@ impl<'w> Planner<'w> {
             // A run that was stopped half way says what ran before it, unless it has committed or released and that took
             // effect. Where no ReplicaSet is left to tell, it did: by then all pods were on the new template.
             Some(Outcome::Superseded | Outcome::Aborted) | None => {
-                let begun = last.status.commit.is_some() || last.status.released_at.is_some();
+                let committed = last.status.commit.is_some();
+                let begun = committed || last.status.released_at.is_some();
                 let new = &last.spec.new_template;
                 let old = last.spec.old_template.as_ref();
                 let shown = |t: &Template| self.w.replica_sets.iter().any(|s| s.template == *t);
                 let acknowledged = last.status.commit.as_ref().is_some_and(|c| c.acknowledged);
-                let ran =
-                    if begun && (acknowledged || shown(new) || !old.is_some_and(shown)) { Some(new) } else { old };
+                let ran = if acknowledged || (begun && shown(new)) || (committed && !old.is_some_and(shown)) {
+                    Some(new)
+                } else {
+                    old
+                };
                 ran.map(|t| (t, last.spec.replica_set.as_ref()))
             }
             Some(Outcome::Audited) => None,
@@ -132,7 +136,13 @@ impl<'w> Planner<'w> {
     /// was deleted? The run before knows which revision its ReplicaSet had at least.
     fn was_woken(&self, set: &ReplicaSet) -> bool {
         let Some((template, Some(reference))) = self.on_record() else { return false };
+        // After a release others may have had pods by right.
+        let mixed = self.w.runs.iter().max_by_key(|r| r.spec.sequence).is_some_and(|last| {
+            let ended = last.status.ended.as_ref().map(|e| e.outcome);
+            last.spec.several || (last.status.released_at.is_some() && ended != Some(Outcome::Succeeded))
+        });
         self.d.held()
+            && !mixed
             && set.template != *template
             && set.revision() <= reference.revision
             && self.w.replica_sets.iter().all(|s| s.name != reference.name)
