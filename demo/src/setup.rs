@@ -80,7 +80,7 @@ impl Stage {
         self.say.command("interlock install");
         let done = self.programs.run_interlock("install", Show::Nothing, Duration::from_mins(2)).await?;
         let lines: Vec<&str> = done.stdout.lines().filter(|line| !line.trim().is_empty()).collect();
-        self.say.line(format_args!("{} lines, the last of them:", lines.len()));
+        self.say.line(format_args!("it reports {} objects and checks; the last two:", lines.len()));
         for line in lines.iter().rev().take(2).rev() {
             self.say.quote(line);
         }

@@ -43,33 +43,46 @@ pub struct Failure {
     pub exit: Exit,
     /// What is wrong and how to go on.
     pub message: String,
+    /// The API server refused it for lack of rights, so that less may do.
+    pub forbidden: bool,
 }
 
 impl Failure {
+    fn new(exit: Exit, message: impl Into<String>) -> Self {
+        Self { exit, message: message.into(), forbidden: false }
+    }
+
+    /// Exit 3.
+    pub fn timed_out(message: impl Into<String>) -> Self {
+        Self::new(Exit::TimedOut, message)
+    }
+
     /// Exit 1.
     pub fn failed(message: impl Into<String>) -> Self {
-        Self { exit: Exit::Failed, message: message.into() }
+        Self::new(Exit::Failed, message)
     }
 
     /// Exit 2.
     pub fn usage(message: impl Into<String>) -> Self {
-        Self { exit: Exit::Usage, message: message.into() }
+        Self::new(Exit::Usage, message)
     }
 
     /// Exit 4.
     pub fn not_found(message: impl Into<String>) -> Self {
-        Self { exit: Exit::NotFound, message: message.into() }
+        Self::new(Exit::NotFound, message)
     }
 
     /// Exit 5.
     pub fn error(message: impl Into<String>) -> Self {
-        Self { exit: Exit::Error, message: message.into() }
+        Self::new(Exit::Error, message)
     }
 
     /// A failed request: what was tried, and what to do about the answer.
     pub fn request(what: &str, error: &kube::Error) -> Self {
         match error {
-            kube::Error::Api(status) if status.code == 403 => Self::error(format!("cannot {what}: {}", status.message)),
+            kube::Error::Api(status) if status.code == 403 => {
+                Self { forbidden: true, ..Self::error(format!("cannot {what}: {}", status.message)) }
+            }
             // The API server knows objects by name in its answers; a path that it does not serve has no name.
             kube::Error::Api(status) if status.code == 404 && status.message.starts_with("404 page not found") => {
                 Self::error(format!(

@@ -2,6 +2,7 @@
 
 pub mod admin;
 pub mod connect;
+pub mod controller;
 pub mod exit;
 pub mod output;
 pub mod plugin;

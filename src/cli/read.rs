@@ -1,6 +1,9 @@
 //! What the commands read: as the user, as it is now.
 
-use interlock_core::world::{Deployment, Policy, ReplicaSet, Run};
+use interlock_core::{
+    api::names,
+    world::{Deployment, Policy, ReplicaSet, Run},
+};
 use kube::{Api, api::ListParams};
 use serde_json::Value;
 
@@ -79,13 +82,41 @@ pub async fn replica_sets(connection: &Connection, deployment: &Deployment) -> R
     Ok(found)
 }
 
+/// What could be read, or why it may not be. Failures of other kinds stay what they are.
+pub fn if_allowed<T>(outcome: Result<T, Failure>) -> Result<Result<T, String>, Failure> {
+    match outcome {
+        Ok(read) => Ok(Ok(read)),
+        Err(failure) if failure.forbidden => Ok(Err(failure.message)),
+        Err(failure) => Err(failure),
+    }
+}
+
+/// How somebody gets the right to read what Interlock keeps.
+pub fn roles(namespace: &str) -> String {
+    format!(
+        "cluster role interlock-view gives the right (interlock-edit and interlock-decide too): kubectl create rolebinding \
+         interlock-view --clusterrole=interlock-view --user=NAME -n {namespace}"
+    )
+}
+
+fn with_roles(failure: Failure, namespace: &str) -> Failure {
+    if failure.forbidden {
+        Failure { message: format!("{}; {}", failure.message, roles(namespace)), ..failure }
+    } else {
+        failure
+    }
+}
+
 async fn list<K: Kind>(connection: &Connection, all: bool, params: ListParams) -> Result<Vec<Value>, Failure> {
     let client = connection.client.clone();
     let api: Api<Object<K>> = if all { Api::all(client) } else { Api::namespaced(client, &connection.namespace) };
     let mut params = params.limit(PAGE);
     let mut objects = Vec::new();
     loop {
-        let page = api.list(&params).await.map_err(|e| Failure::request(&format!("list {}", K::PLURAL), &e))?;
+        let page = api.list(&params).await.map_err(|e| {
+            let failure = Failure::request(&format!("list {}", K::PLURAL), &e);
+            if K::GROUP == names::GROUP { with_roles(failure, &connection.namespace) } else { failure }
+        })?;
         objects.extend(page.items.into_iter().map(|object| object.json));
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params.continue_token = Some(token),

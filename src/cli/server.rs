@@ -32,7 +32,9 @@ use crate::{
 };
 
 /// Where the Lease is unless `--lease-namespace` or `--namespace` say otherwise.
-const LEASE_NAMESPACE: &str = "interlock-system";
+pub(super) const LEASE_NAMESPACE: &str = "interlock-system";
+/// Name of the Lease unless `--lease-name` says otherwise.
+pub(super) const LEASE_NAME: &str = "interlock";
 /// How long the passes that have begun may take to end.
 const GRACE: Duration = Duration::from_secs(20);
 
@@ -102,7 +104,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "NAME", env = "POD_NAMESPACE")]
     lease_namespace: Option<String>,
     /// Name of the Lease; processes with different scopes need different ones
-    #[arg(long, value_name = "NAME", default_value = "interlock")]
+    #[arg(long, value_name = "NAME", default_value = LEASE_NAME)]
     lease_name: String,
     /// Hooks may call receivers on this host (for development)
     #[arg(long)]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use interlock_core::{
-    api::run::{Action, Decision},
+    api::run::{Action, Decision, StepOutcome},
     reason::Reason,
     world::Run,
 };
@@ -14,7 +14,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use super::state;
+use super::{exits::exits, state};
 use crate::{
     cli::{
         connect::Connection,
@@ -34,6 +34,10 @@ const TRIES: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(50);
 /// As the CustomResourceDefinition has it.
 const MOST_DECISIONS: usize = 64;
+
+/// Targets of decisions.
+const ORDER: &str = "gate/order";
+const BUDGET: &str = "gate/budget";
 
 /// A gate that can be skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -83,7 +87,11 @@ pub async fn run(
         let deployment = read::deployment(connection, target).await?;
         let runs = read::runs_of(connection, &deployment).await?;
         let run = state::latest(&runs);
-        let (action, what) = allowed(run, choice).map_err(|why| Failure::failed(format!("{target}: {why}")))?;
+        let (action, what) = allowed(run, choice).map_err(|why| {
+            let ways = exits(&deployment, &runs).join("\n  ");
+            let ways = if ways.is_empty() { String::new() } else { format!("\nTo go on: {ways}") };
+            Failure::failed(format!("{target}: {why}{ways}"))
+        })?;
         let Some(run) = run else { continue };
         let decision = Decision {
             id: id.clone(),
@@ -112,8 +120,8 @@ pub async fn run(
 
 fn forbidden(connection: &Connection, run: &Run, message: &str) -> Failure {
     Failure::error(format!(
-        "you may not decide on run {}: {message}; needed in namespace {}: verbs get, patch and decide on \
-         hookruns.interlock.dev",
+        "you may not decide on run {}: {message}; needed in namespace {}: verbs get, list, patch and decide \
+         on hookruns.interlock.dev, as cluster role interlock-decide has them",
         run.name, connection.namespace
     ))
 }
@@ -143,21 +151,50 @@ pub fn allowed(run: Option<&Run>, choice: &Choice) -> Result<(Action, Option<Str
             }
             Ok((if *choice == Choice::Retry { Action::Retry } else { Action::Resume }, None))
         }
-        Choice::Skip(Skip::Gate(Gate::Order)) if status.order_passed => Err("the order gate is already passed".into()),
-        Choice::Skip(Skip::Gate(Gate::Order)) => Ok((Action::Skip, Some("gate/order".into()))),
-        Choice::Skip(Skip::Gate(Gate::Budget)) => Ok((Action::Skip, Some("gate/budget".into()))),
+        Choice::Skip(Skip::Gate(Gate::Order)) => skippable(run, ORDER),
+        Choice::Skip(Skip::Gate(Gate::Budget)) => skippable(run, BUDGET),
         Choice::Skip(Skip::Hook(name)) => {
             let hooks = &run.spec.settings.hooks;
             if hooks.iter().any(|hook| hook.name == *name) {
-                return Ok((Action::Skip, Some(format!("hook/{name}"))));
+                return skippable(run, &format!("hook/{name}"));
             }
             let names: Vec<&str> = hooks.iter().map(|hook| hook.name.as_str()).collect();
             let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
             Err(format!("run {} has no hook {name}; its hooks: {names}", run.name))
         }
-        Choice::Skip(Skip::Current) => current(run).map(|target| (Action::Skip, Some(target))).ok_or_else(|| {
-            format!("run {} waits for nothing that can be skipped; name it with --hook or --gate", run.name)
-        }),
+        Choice::Skip(Skip::Current) => match current(run) {
+            Some(target) => skippable(run, &target),
+            None => {
+                Err(format!("run {} waits for nothing that can be skipped; name it with --hook or --gate", run.name))
+            }
+        },
+    }
+}
+
+/// The decision to skip the target, unless it has been decided before or there is nothing of the kind.
+fn skippable(run: &Run, target: &str) -> Result<(Action, Option<String>), String> {
+    let settings = &run.spec.settings;
+    let status = &run.status;
+    let decided = run.spec.decisions.iter().any(|d| d.action == Action::Skip && d.target.as_deref() == Some(target));
+    let what = target.replace('/', " ");
+    let against = match target.strip_prefix("hook/") {
+        Some(_) if run.spec.old_template.is_none() => Some("a first start calls no hooks".to_owned()),
+        Some(hook) => match status.steps.iter().rev().find(|step| step.hook == hook).and_then(|step| step.outcome) {
+            Some(StepOutcome::Succeeded) => Some(format!("{what} has succeeded")),
+            Some(StepOutcome::Skipped) => Some(format!("{what} has been skipped")),
+            Some(StepOutcome::Failed | StepOutcome::TimedOut | StepOutcome::Cancelled) | None => None,
+        },
+        None if target == ORDER && status.order_passed => Some("the order gate is passed".to_owned()),
+        None if target == ORDER && settings.after.is_empty() && current(run).as_deref() != Some(ORDER) => {
+            Some("it waits for no predecessor".to_owned())
+        }
+        None if target == BUDGET && status.budget_skipped => Some("budgets are no longer waited for".to_owned()),
+        None => None,
+    };
+    match against {
+        Some(why) => Err(format!("there is nothing to skip in run {}: {why}", run.name)),
+        None if decided => Err(format!("run {}: it is already decided to skip {what}", run.name)),
+        None => Ok((Action::Skip, Some(target.to_owned()))),
     }
 }
 
@@ -170,8 +207,8 @@ fn current(run: &Run) -> Option<String> {
         (None, None) => return None,
     };
     match reason {
-        Reason::Predecessor | Reason::OrderCycle => Some("gate/order".into()),
-        Reason::Budget | Reason::BudgetImpossible => Some("gate/budget".into()),
+        Reason::Predecessor | Reason::OrderCycle => Some(ORDER.into()),
+        Reason::Budget | Reason::BudgetImpossible => Some(BUDGET.into()),
         // The last attempt is that of the hook whose turn it is.
         Reason::HookRunning | Reason::HookBackoff | Reason::HookFailed => {
             status.steps.last().map(|step| format!("hook/{}", step.hook))

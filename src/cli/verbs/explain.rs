@@ -1,7 +1,10 @@
 //! `explain`: the planner's own report. It plans, as the user, from what is there now, and carries nothing out.
 
 use interlock_core::{
-    api::run::{Step, WaitingFor, Way},
+    api::{
+        names,
+        run::{Step, WaitingFor, Way},
+    },
     effect::Effect,
     plan::{self, Plan, Report},
     time::Time,
@@ -9,10 +12,14 @@ use interlock_core::{
 };
 use serde::Serialize;
 
-use super::state;
+use super::{
+    exits::{exits, qualified},
+    state,
+};
 use crate::{
     cli::{
         connect::Connection,
+        controller,
         exit::{Exit, Failure},
         output::{self, Format, age, duration, fields, word},
         read,
@@ -30,6 +37,7 @@ mod tests;
 struct Explained<'a> {
     deployment: &'a str,
     namespace: &'a str,
+    state: String,
     held: bool,
     report: &'a Report,
     next: Vec<String>,
@@ -52,7 +60,7 @@ pub async fn run(connection: &Connection, target: &Target, format: Format) -> Re
     let (world, plan) = planned(world);
     let text = match output::structured(format, &explained(&world, &plan))? {
         Some(text) => text,
-        None => render(&world, &plan, now),
+        None => render(&world, &plan, controller::missing(connection, now).await, now),
     };
     output::print(&text);
     Ok(Exit::Ok)
@@ -80,6 +88,7 @@ fn explained<'a>(world: &'a World, plan: &'a Plan) -> Explained<'a> {
     Explained {
         deployment: &world.deployment.name,
         namespace: &world.deployment.namespace,
+        state: in_a_word(world, plan, &overlaid(world, plan)),
         held: world.deployment.held(),
         report: &plan.report,
         next: plan.effects.iter().filter_map(doing).collect(),
@@ -90,69 +99,131 @@ fn explained<'a>(world: &'a World, plan: &'a Plan) -> Explained<'a> {
 /// For those who may not list everything that the planner needs: what the controller stored.
 async fn stored(connection: &Connection, target: &Target, why: &str, now: Time) -> Result<Exit, Failure> {
     let deployment = read::deployment(connection, target).await?;
-    let runs = read::runs_of(connection, &deployment).await?;
-    let mut text =
-        format!("Not everything that decides may be read ({why}), so this is what the controller last stored.\n\n");
-    let state = state::of(&deployment, &runs);
-    let mut lines = head(&deployment, &state.word, state.since.map(|since| age(since, now)));
-    lines.push(("Message", state.message));
-    if let Some(run) = state::latest(&runs) {
-        lines.push(("Run", run.name.clone()));
-        lines.extend(way(run.status.way.as_ref()));
-        lines.extend(waiting(run.status.waiting_for.as_ref(), now));
-    }
-    text += &fields(&lines);
-    text += &state::latest(&runs).map(|run| hooks(run, now)).unwrap_or_default();
-    output::print(&text);
+    let runs = read::if_allowed(read::runs_of(connection, &deployment).await)?;
+    output::print(&render_stored(&deployment, runs.as_deref(), why, now));
     Ok(Exit::Ok)
 }
 
+fn render_stored(deployment: &Deployment, runs: Result<&[Run], &String>, why: &str, now: Time) -> String {
+    let runs = match runs {
+        Ok(runs) => runs,
+        Err(why) => {
+            let state = state::of_conditions(deployment);
+            let mut lines = head(deployment, &state.word, None);
+            lines.push(("Message", qualified(&state.message, deployment)));
+            return format!(
+                "Runs may not be read ({why}), so this is what the conditions of the Deployment say.\n\n{}",
+                fields(&lines)
+            );
+        }
+    };
+    let state = state::of(deployment, runs);
+    let mut lines = head(deployment, &state.word, state.since.map(|since| age(since, now)));
+    lines.push(("Message", state.message));
+    let latest = state::latest(runs);
+    if let Some(run) = latest {
+        lines.push(("Run", run.name.clone()));
+        lines.extend(way(run, run.status.way.as_ref()));
+        lines.extend(waiting(run.status.waiting_for.as_ref(), deployment, now));
+        if run.status.waiting_for.is_none() {
+            lines.push(("To go on", exits(deployment, runs).join("\n")));
+        }
+    }
+    format!(
+        "Not everything that decides may be read ({why}), so this is what the controller last stored.\n\n{}{}",
+        fields(&lines),
+        latest.map(|run| hooks(run, now)).unwrap_or_default()
+    )
+}
+
 /// The report for people.
-fn render(world: &World, plan: &Plan, now: Time) -> String {
-    let Plan { look_live: _, effects, status, wake, report } = plan;
+fn render(world: &World, plan: &Plan, hint: Option<String>, now: Time) -> String {
+    let Plan { look_live: _, effects, status: _, wake, report } = plan;
     let deployment = &world.deployment;
-    let run = report.run.as_ref().and_then(|name| world.runs.iter().find(|run| run.name == *name));
-    let latest = run.or_else(|| state::latest(&world.runs));
-    // What the controller is about to store is newer than what it has stored.
-    let fresh = status.as_ref().filter(|s| run.is_some_and(|run| run.name == s.run)).map(|s| &s.status);
-    let status = fresh.or_else(|| latest.map(|run| &run.status));
-    let mut lines = head(deployment, &word(&report.state), None);
+    let runs = overlaid(world, plan);
+    let run = report.run.as_ref().and_then(|name| runs.iter().find(|run| run.name == *name));
+    let latest = run.or_else(|| state::latest(&runs));
+    let open = run.filter(|run| run.status.ended.is_none());
+    let stall = open.and_then(|run| run.status.stall.as_ref());
+    let mut lines = head(deployment, &in_a_word(world, plan, &runs), None);
     // What is awaited, or why it stands still, is told below.
-    let told = report.waiting_for.as_ref().is_some_and(|w| w.what == report.message)
-        || status.is_some_and(|s| s.stall.is_some() && s.ended.is_none());
+    let told = report.waiting_for.as_ref().is_some_and(|w| w.what == report.message) || stall.is_some();
     if !told {
-        lines.push(("Message", report.message.clone()));
+        lines.push(("Message", qualified(&report.message, deployment)));
     }
     lines.push(("Governed by", report.governed_by.clone().unwrap_or_else(|| "nobody".into())));
     if !report.conflicts.is_empty() {
         lines.push(("Conflicts with", format!("{} (the smallest name wins)", report.conflicts.join(", "))));
     }
+    if let Some(name) =
+        deployment.annotation(names::POLICY).filter(|name| world.policies.iter().all(|p| p.name != **name))
+    {
+        let namespace = &deployment.namespace;
+        lines.push((
+            "Attention",
+            format!(
+                "annotation {} names HookPolicy {name}, which does not exist in namespace {namespace}",
+                names::POLICY
+            ),
+        ));
+    }
     if let Some(run) = run {
         lines.push(("Run", format!("{} (started {} ago)", run.name, age(run.created, now))));
+        lines.extend(way(run, report.way.as_ref()));
     } else if let Some(run) = latest {
         let ended = run.status.ended.as_ref().map(|e| format!("{}, {} ago", word(&e.outcome), age(e.at, now)));
-        lines.push(("Last run", format!("{} ({})", run.name, ended.unwrap_or_else(|| "not ended".into()))));
+        let way = state::way(run, run.status.way.as_ref()).map(|way| format!(", {way}")).unwrap_or_default();
+        lines.push(("Last run", format!("{} ({}{way})", run.name, ended.unwrap_or_else(|| "not ended".into()))));
     }
-    lines.extend(way(report.way.as_ref()));
-    if let Some(pods) = status.and_then(|s| s.pods.as_ref()) {
-        let counts = format!(
-            "{} desired, {} updated, {} changing, {} available",
-            pods.desired, pods.updated, pods.in_flight, pods.available
-        );
-        lines.push(("Pods", counts));
-        lines.push(("Failing", pods.failing.join("\n")));
+    lines.extend(pods(deployment, run));
+    lines.extend(waiting(report.waiting_for.as_ref(), deployment, now));
+    if let Some(stall) = stall {
+        let message = qualified(&stall.message, deployment);
+        lines.push(("Stalled", format!("{}, for {}: {message}", stall.reason, age(stall.since, now))));
     }
-    lines.extend(waiting(report.waiting_for.as_ref(), now));
-    if let Some(stall) = status.and_then(|s| s.stall.as_ref()) {
-        lines.push(("Stalled", format!("{}, for {}: {}", stall.reason, age(stall.since, now), stall.message)));
-        lines.push(("To go on", exits(deployment)));
+    if report.waiting_for.is_none() && (stall.is_some() || run.is_some_and(state::aborted)) {
+        lines.push(("To go on", exits(deployment, &runs).join("\n")));
     }
     let next: Vec<String> = effects.iter().filter_map(doing).collect();
     lines.push(("Next", next.join("\n")));
     if let Some(wake) = wake {
         lines.push(("Looks again", format!("in {} at the latest", duration(wake.millis_since(now)))));
     }
+    lines.push(("Controller", hint.unwrap_or_default()));
     fields(&lines) + &latest.map(|run| hooks(run, now)).unwrap_or_default()
+}
+
+/// The runs with what the controller is about to store, which is newer than what it has stored.
+fn overlaid(world: &World, plan: &Plan) -> Vec<Run> {
+    let mut runs = world.runs.clone();
+    if let Some(write) = &plan.status
+        && let Some(run) = runs.iter_mut().find(|run| run.name == write.run)
+    {
+        run.status = write.status.clone();
+    }
+    runs
+}
+
+/// The word that `status` has for it; without a run of its own, what the planner waits for.
+fn in_a_word(world: &World, plan: &Plan, runs: &[Run]) -> String {
+    match (&plan.report.waiting_for, &plan.report.run) {
+        (Some(waiting), None) => waiting.reason.clone(),
+        (Some(_) | None, _) => state::of(&world.deployment, runs).word,
+    }
+}
+
+/// While an update goes on its own counts; else those of the Deployment, whose count of updated pods means nothing while
+/// it is held.
+fn pods(deployment: &Deployment, run: Option<&Run>) -> Vec<(&'static str, String)> {
+    if let Some(pods) = run.and_then(|run| run.status.pods.as_ref()) {
+        let counts = format!(
+            "{} desired, {} updated, {} changing, {} available",
+            pods.desired, pods.updated, pods.in_flight, pods.available
+        );
+        return vec![("Pods", counts), ("Failing", pods.failing.join("\n"))];
+    }
+    let updated = if deployment.held() { String::new() } else { format!("{} updated, ", deployment.status.updated) };
+    vec![("Pods", format!("{} desired, {updated}{} available", deployment.replicas, deployment.status.available))]
 }
 
 fn head(deployment: &Deployment, state: &str, since: Option<String>) -> Vec<(&'static str, String)> {
@@ -169,30 +240,28 @@ fn head(deployment: &Deployment, state: &str, since: Option<String>) -> Vec<(&'s
     ]
 }
 
-fn way(way: Option<&Way>) -> Vec<(&'static str, String)> {
-    let Some(Way { kind, because }) = way else { return Vec::new() };
-    vec![("Way", word(kind)), ("Because", because.join("\n"))]
+fn way(run: &Run, way: Option<&Way>) -> Vec<(&'static str, String)> {
+    let because = way.map(|way| way.because.join("\n")).unwrap_or_default();
+    // That nothing runs yet is all there is to say about a first start.
+    let because = if run.spec.old_template.is_none() { String::new() } else { because };
+    vec![("Way", state::way(run, way).unwrap_or_default()), ("Because", because)]
 }
 
-fn waiting(waiting: Option<&WaitingFor>, now: Time) -> Vec<(&'static str, String)> {
+fn waiting(waiting: Option<&WaitingFor>, deployment: &Deployment, now: Time) -> Vec<(&'static str, String)> {
     let Some(WaitingFor { reason, what, since, until, how }) = waiting else { return Vec::new() };
     let until = until.map(|until| match until.millis_since(now) {
         left if left > 0 => format!("{until} (in {})", duration(left)),
         _ => format!("{until} (now)"),
     });
     vec![
-        ("Waiting for", format!("{} ({reason})", what.strip_prefix("waiting for ").unwrap_or(what))),
+        (
+            "Waiting for",
+            format!("{} ({reason})", qualified(what.strip_prefix("waiting for ").unwrap_or(what), deployment)),
+        ),
         ("Since", format!("{since} ({} ago)", age(*since, now))),
         ("Until", until.unwrap_or_default()),
-        ("To go on", how.clone()),
+        ("To go on", qualified(how, deployment)),
     ]
-}
-
-fn exits(deployment: &Deployment) -> String {
-    let command = |verb| format!("kubectl interlock {verb} deploy/{} -n {}", deployment.name, deployment.namespace);
-    let mut lines = vec!["change the template, or one of:".to_owned()];
-    lines.extend(["retry", "skip", "resume", "abort", "undo"].map(command));
-    lines.join("\n")
 }
 
 /// The hooks of a run with their attempts.

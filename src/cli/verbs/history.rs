@@ -7,6 +7,8 @@ use interlock_core::{
 };
 use serde_json::Value;
 
+use super::state;
+
 use crate::cli::{
     connect::Connection,
     exit::{Exit, Failure},
@@ -59,7 +61,7 @@ fn render(deployment: &Deployment, sets: &[ReplicaSet], runs: &[Run], now: Time)
                 run.spec.sequence.to_string(),
                 run.name.clone(),
                 outcome,
-                status.way.as_ref().map(|way| word(&way.kind)).unwrap_or_default(),
+                state::way(run, status.way.as_ref()).unwrap_or_default(),
                 age(run.created, now),
                 status.ended.as_ref().map(|ended| duration(ended.at.millis_since(run.created))).unwrap_or_default(),
                 images(&run.spec.new_template),

@@ -1,6 +1,7 @@
 //! The verbs of `kubectl interlock`. Each reads, decides in a pure function that tests can call, and prints.
 
 pub mod decide;
+pub mod exits;
 pub mod explain;
 #[cfg(test)]
 mod fixture;

@@ -1,7 +1,13 @@
 //! The state of one Deployment in a few words, from what is stored.
 
 use interlock_core::{
-    api::{names, run::Outcome},
+    api::{
+        condition::Status,
+        names,
+        policy::Strategy,
+        run::{Outcome, Way, WayKind},
+    },
+    reason::Reason,
     select,
     time::Time,
     world::{Deployment, Policy, Run},
@@ -73,6 +79,9 @@ pub fn of(deployment: &Deployment, runs: &[Run]) -> State {
         return state("InProgress", Some(run.created), String::new());
     }
     if deployment.held() {
+        if let Some((reason, message)) = invalid(deployment) {
+            return state(&reason, None, message);
+        }
         return state("Held", None, "the controller has not taken it up yet".into());
     }
     if deployment.paused {
@@ -83,6 +92,63 @@ pub fn of(deployment: &Deployment, runs: &[Run]) -> State {
         (Ok(()), Some(ended)) => state(&word(&ended.outcome), Some(ended.at), String::new()),
         (Ok(()), None) => state("AtRest", None, String::new()),
     }
+}
+
+/// The state as far as the Deployment alone tells it, for those who may not read runs. Its conditions carry no generation:
+/// right after a change they may speak of the update before.
+pub fn of_conditions(deployment: &Deployment) -> State {
+    let condition = |type_| deployment.status.conditions.get(type_);
+    if deployment.held() {
+        return match condition(names::CONDITION_HELD).filter(|c| c.status == Status::True) {
+            Some(held) => State { word: held.reason.clone(), since: None, message: held.message.clone() },
+            None => of(deployment, &[]),
+        };
+    }
+    let state = of(deployment, &[]);
+    match condition(names::CONDITION_SUCCEEDED) {
+        Some(last) if state.word == "AtRest" && last.status != Status::Unknown => {
+            State { word: last.reason.clone(), message: last.message.clone(), ..state }
+        }
+        Some(_) | None => state,
+    }
+}
+
+/// Why a held Deployment has no run and gets none: reason and message. Its own annotation tells at once; the condition
+/// that the controller wrote carries no generation and may speak of what has just been corrected.
+pub fn invalid(deployment: &Deployment) -> Option<(String, String)> {
+    if let Some(why) = own_invalid(deployment) {
+        return Some((Reason::AnnotationInvalid.as_str().to_owned(), why));
+    }
+    let held = deployment.status.conditions.get(names::CONDITION_HELD).filter(|c| c.status == Status::True)?;
+    let invalid = matches!(
+        Reason::parse(&held.reason),
+        Some(Reason::AnnotationInvalid | Reason::PolicyInvalid | Reason::OrderCycle)
+    );
+    invalid.then(|| (held.reason.clone(), held.message.clone()))
+}
+
+/// What is wrong with the Deployment's own annotation, as it stands now.
+pub fn own_invalid(deployment: &Deployment) -> Option<String> {
+    let why = deployment.own_hooks.as_ref()?.as_ref().err()?;
+    Some(format!("annotation {}: {why}", names::HOOKS))
+}
+
+/// The way of a run, for people.
+pub fn way(run: &Run, way: Option<&Way>) -> Option<String> {
+    let kind = way?.kind;
+    let settings = &run.spec.settings;
+    Some(if run.spec.old_template.is_none() {
+        "first start".to_owned()
+    } else if settings.audit {
+        format!("would be {}", word(&kind))
+    } else if kind == WayKind::Native
+        && settings.update.strategy == Strategy::InPlaceOnly
+        && run.status.released_at.is_none()
+    {
+        "needs new pods".to_owned()
+    } else {
+        word(&kind)
+    })
 }
 
 /// Was the run ended by a person?

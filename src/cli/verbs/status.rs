@@ -8,11 +8,15 @@ use interlock_core::{
 };
 use serde::Serialize;
 
-use super::state;
+use super::{
+    exits::qualified,
+    state::{self, State},
+};
 use crate::cli::{
     connect::Connection,
+    controller,
     exit::{Exit, Failure},
-    output::{self, Format, age, word},
+    output::{self, Format, age},
     read,
     target::Target,
 };
@@ -38,7 +42,7 @@ pub struct Row {
     pub since: Option<Time>,
     /// Is it held?
     pub held: bool,
-    /// InPlace or Native, once that is known.
+    /// InPlace, Native, `first start`, `needs new pods` or, audited, `would be InPlace`, once that is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub way: Option<String>,
     /// Pods that run the template that is wanted.
@@ -73,8 +77,14 @@ pub async fn run(
         None => read::deployments(connection, all_namespaces).await?,
     };
     let (policies, runs) =
-        tokio::try_join!(read::policies(connection, all_namespaces), read::runs(connection, all_namespaces))?;
-    let rows = rows(&deployments, &policies, &runs, target.is_some());
+        tokio::join!(read::policies(connection, all_namespaces), read::runs(connection, all_namespaces));
+    let told = |why: String| eprintln!("Not everything may be read: {why}");
+    let policies = read::if_allowed(policies)?.unwrap_or_else(|why| {
+        told(why);
+        Vec::new()
+    });
+    let runs = read::if_allowed(runs)?.map_err(told).ok();
+    let rows = rows(&deployments, &policies, runs.as_deref(), target.is_some());
     if let Some(text) = output::structured(format, &rows)? {
         output::print(&text);
     } else if rows.is_empty() {
@@ -83,14 +93,18 @@ pub async fn run(
         eprintln!("No Deployment is governed by interlock in {place}.");
     } else {
         output::print(&render(&rows, all_namespaces, format == Format::Wide, output::now()));
+        if let Some(hint) = controller::missing(connection, output::now()).await {
+            eprintln!("The controller is {hint}.");
+        }
     }
     Ok(Exit::Ok)
 }
 
-/// A row for each Deployment that is governed, is held or has a run; with `every`, for each.
-pub fn rows(deployments: &[Deployment], policies: &[(String, Policy)], runs: &[Run], every: bool) -> Vec<Row> {
+/// A row for each Deployment that is governed, is held or has a run; with `every`, for each. Without runs, which not
+/// everybody may read, by the Deployments' conditions.
+pub fn rows(deployments: &[Deployment], policies: &[(String, Policy)], runs: Option<&[Run]>, every: bool) -> Vec<Row> {
     let mut by_deployment: BTreeMap<&str, Vec<Run>> = BTreeMap::new();
-    for run in runs {
+    for run in runs.unwrap_or_default() {
         by_deployment.entry(&run.spec.deployment.uid).or_default().push(run.clone());
     }
     let mut rows: Vec<Row> = deployments
@@ -98,17 +112,18 @@ pub fn rows(deployments: &[Deployment], policies: &[(String, Policy)], runs: &[R
         .filter_map(|deployment| {
             let here = policies.iter().filter(|(namespace, _)| *namespace == deployment.namespace).map(|(_, p)| p);
             let (governed_by, _) = state::governed_by(deployment, here);
-            let runs = by_deployment.get(deployment.uid.as_str()).map_or(&[][..], Vec::as_slice);
-            (every || governed_by.is_some() || deployment.held() || !runs.is_empty())
-                .then(|| row(deployment, governed_by, runs))
+            let ours = by_deployment.get(deployment.uid.as_str()).map_or(&[][..], Vec::as_slice);
+            let known = !ours.is_empty() || (runs.is_none() && !deployment.status.conditions.is_empty());
+            let state = if runs.is_some() { state::of(deployment, ours) } else { state::of_conditions(deployment) };
+            (every || governed_by.is_some() || deployment.held() || known)
+                .then(|| row(deployment, governed_by, ours, state))
         })
         .collect();
     rows.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
     rows
 }
 
-fn row(deployment: &Deployment, governed_by: Option<&str>, runs: &[Run]) -> Row {
-    let state = state::of(deployment, runs);
+fn row(deployment: &Deployment, governed_by: Option<&str>, runs: &[Run], state: State) -> Row {
     let current = state::current(deployment, runs);
     let open = current.filter(|run| run.status.ended.is_none());
     // While it is held the Deployment's own count of updated pods is that of the old template.
@@ -123,14 +138,17 @@ fn row(deployment: &Deployment, governed_by: Option<&str>, runs: &[Run]) -> Row 
         state: state.word,
         since: state.since,
         held: deployment.held(),
-        way: current.and_then(|run| run.status.way.as_ref()).map(|way| word(&way.kind)),
+        way: current.and_then(|run| state::way(run, run.status.way.as_ref())),
         updated,
         available,
         desired: deployment.replicas,
         governed_by: governed_by.map(str::to_owned),
         run: state::latest(runs).map(|run| run.name.clone()),
-        message: state.message,
-        how: open.and_then(|run| run.status.waiting_for.as_ref()).map(|w| w.how.clone()).unwrap_or_default(),
+        message: qualified(&state.message, deployment),
+        how: open
+            .and_then(|run| run.status.waiting_for.as_ref())
+            .map(|waiting| qualified(&waiting.how, deployment))
+            .unwrap_or_default(),
     }
 }
 

@@ -51,14 +51,10 @@ pub async fn run(connection: &Connection, target: &Target, revision: Option<i64>
         let deployment = read::deployment(connection, target).await?;
         let sets = read::replica_sets(connection, &deployment).await?;
         // Whoever may change Deployments need not be able to read runs; the revisions then have to do.
-        let runs = match read::runs_of(connection, &deployment).await {
-            Ok(runs) => runs,
-            Err(Failure { exit: Exit::Error, message }) => {
-                eprintln!("Runs are not looked at: {message}");
-                Vec::new()
-            }
-            Err(failure) => return Err(failure),
-        };
+        let runs = read::if_allowed(read::runs_of(connection, &deployment).await)?.unwrap_or_else(|why| {
+            eprintln!("Runs are not looked at: {why}");
+            Vec::new()
+        });
         let goal = goal(&deployment, &sets, &runs, revision)
             .map_err(|why| Failure::failed(format!("{target} cannot be undone: {why}")))?;
         if goal.template == deployment.template {

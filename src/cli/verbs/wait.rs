@@ -30,6 +30,8 @@ pub enum Verdict {
     Settled(String),
     /// It will not settle by itself.
     Failed(String),
+    /// The same, by a condition that may be older than the last change: it counts when it is still there later.
+    FailedIfItLasts(String),
     /// Not yet.
     NotYet(String),
 }
@@ -38,18 +40,24 @@ pub enum Verdict {
 pub async fn run(connection: &Connection, targets: &[Target], timeout: Duration) -> Result<Exit, Failure> {
     let end = tokio::time::Instant::now() + timeout;
     for target in targets {
-        let mut said = String::new();
+        let (mut said, mut doubt) = (String::new(), String::new());
         loop {
+            let last = tokio::time::Instant::now() + PERIOD > end;
             match look(connection, target, end).await? {
                 Verdict::Settled(how) => {
                     output::print(&format!("{target} {how}\n"));
                     break;
                 }
                 Verdict::Failed(why) => return Err(Failure::failed(format!("{target} {why}"))),
+                Verdict::FailedIfItLasts(why) if last || why == doubt => {
+                    return Err(Failure::failed(format!("{target} {why}")));
+                }
+                Verdict::FailedIfItLasts(why) => doubt = why,
                 Verdict::NotYet(what) => {
-                    if tokio::time::Instant::now() + PERIOD > end {
+                    doubt.clear();
+                    if last {
                         let message = format!("timed out after {}s: {target}: {what}", timeout.as_secs());
-                        return Err(Failure { exit: Exit::TimedOut, message });
+                        return Err(Failure::timed_out(message));
                     }
                     if what != said {
                         eprintln!("Waiting for {target}: {what}");
@@ -115,6 +123,14 @@ pub fn judge(deployment: &Deployment, runs: &[Run]) -> Verdict {
         }
     } else if let Some(run) = latest.filter(|run| run.status.ended.is_none()) {
         return Verdict::NotYet(format!("the template has changed; run {} has yet to end for it", run.name));
+    }
+    if held && let Some((reason, message)) = state::invalid(deployment) {
+        let why = format!("stays held, {reason}: {message}");
+        return if state::own_invalid(deployment).is_some() {
+            Verdict::Failed(why)
+        } else {
+            Verdict::FailedIfItLasts(why)
+        };
     }
     if held {
         return Verdict::NotYet("held; the controller has not taken it up yet".into());

@@ -44,6 +44,30 @@ fn skip_without_a_name_takes_what_it_waits_for() {
 }
 
 #[test]
+fn nothing_is_skipped_twice() {
+    let mut stalled = run(1, "web:1", &stalled("HookFailed"));
+    let decision = json!({"id": "1", "action": "Skip", "target": "hook/smoke", "by": "someone"});
+    stalled.spec.decisions.push(serde_json::from_value(decision).unwrap());
+    for choice in [hook("smoke"), Choice::Skip(Skip::Current)] {
+        assert!(allowed(Some(&stalled), &choice).unwrap_err().contains("already decided to skip hook smoke"));
+    }
+    let mut over = waits("Updating", "x");
+    over["budgetSkipped"] = json!(true);
+    over["steps"] = json!([
+        {"hook": "smoke", "phase": "PreUpdate", "attempt": 1, "startedAt": "2026-01-01T00:07:00Z", "outcome": "Skipped"},
+    ]);
+    let over = run(1, "web:1", &over);
+    for (choice, said) in [
+        (hook("smoke"), "hook smoke has been skipped"),
+        (Choice::Skip(Skip::Gate(Gate::Budget)), "no longer waited for"),
+        (Choice::Skip(Skip::Gate(Gate::Order)), "waits for no predecessor"),
+    ] {
+        let why = allowed(Some(&over), &choice).unwrap_err();
+        assert!(why.contains("nothing to skip in run web-1") && why.contains(said), "{why}");
+    }
+}
+
+#[test]
 fn a_decision_is_only_added_to_the_run_that_was_read() {
     let mut run = run(1, "web:1", &stalled("HookFailed"));
     let decision = Decision { id: "x".into(), action: Action::Retry, target: None, reason: None, by: "someone".into() };

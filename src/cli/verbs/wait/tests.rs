@@ -9,6 +9,7 @@ fn kind(verdict: &Verdict) -> &'static str {
     match verdict {
         Verdict::Settled(_) => "settled",
         Verdict::Failed(_) => "failed",
+        Verdict::FailedIfItLasts(_) => "failed if it lasts",
         Verdict::NotYet(_) => "not yet",
     }
 }
@@ -73,6 +74,25 @@ fn a_stall_that_was_just_decided_about_is_no_failure_yet() {
     assert_eq!(kind(&judge(&fact(&held("web:2")), std::slice::from_ref(&stalled))), "not yet");
     stalled.status.decisions_used.push("1".into());
     assert_eq!(kind(&judge(&fact(&held("web:2")), &[stalled])), "failed");
+}
+
+#[test]
+fn what_is_not_valid_is_said_and_does_not_wait() {
+    let mut wrong = held("web:2");
+    wrong["metadata"]["annotations"]["interlock.dev/hooks"] = json!("- name: a\n  when: now\n");
+    let Verdict::Failed(why) = judge(&fact(&wrong), &[]) else { panic!() };
+    assert!(why.starts_with("stays held, AnnotationInvalid: annotation interlock.dev/hooks: line 2"), "{why}");
+    for reason in ["PolicyInvalid", "OrderCycle", "AnnotationInvalid"] {
+        let mut wrong = held("web:2");
+        wrong["status"]["conditions"] =
+            json!([{"type": "interlock.dev/Held", "status": "True", "reason": reason, "message": "a -> b"}]);
+        let before = [run(1, "web:1", &ended("Succeeded"))];
+        let verdict = judge(&fact(&wrong), &before);
+        assert_eq!(verdict, Verdict::FailedIfItLasts(format!("stays held, {reason}: a -> b")));
+        // It was corrected, and the run has begun.
+        let runs = [run(2, "web:2", &waits("Updating", "x"))];
+        assert_eq!(kind(&judge(&fact(&wrong), &runs)), "not yet");
+    }
 }
 
 #[test]
