@@ -222,4 +222,13 @@ Everything keeps running until Ctrl-C. In another terminal:
         path.join(":"),
         stage.log().display(),
     ));
+    if !stage.cluster.is_owned() {
+        say.text(format_args!(
+            "Ctrl-C removes from your cluster what this demo brought. If it is killed instead, this is left, and removed by:
+
+  kubectl delete namespace {NAMESPACE}
+  interlock uninstall --held=release    # unless Interlock was there before
+"
+        ));
+    }
 }

@@ -96,7 +96,8 @@ impl Observer {
                 say.line(format_args!("{app}: pod {name} deleted, {} ready", all()));
             } else if ready && record.told.get(&uid) != Some(&running) {
                 let tag = running.rsplit_once(':').map_or(running.as_str(), |(_, tag)| tag);
-                say.line(format_args!("{app}: pod {name} ready with {tag}, {} ready", all()));
+                let pod = if record.told.contains_key(&uid) { "pod" } else { "new pod" };
+                say.line(format_args!("{app}: {pod} {name} ready with {tag}, {} ready", all()));
                 record.told.insert(uid, running);
             }
         });

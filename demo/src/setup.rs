@@ -190,12 +190,18 @@ impl Stage {
         let delete = format!("delete namespace {NAMESPACE} --ignore-not-found");
         if let Err(error) = self.programs.kubectl(&delete, Show::All, Duration::from_mins(1)).await {
             self.say.line(format_args!("{error:#}"));
+            self.say.line(format_args!("namespace {NAMESPACE} may still be there; to remove it: kubectl {delete}"));
         }
         if self.installed {
             let line = "uninstall --held=release";
             if let Err(error) = self.programs.run_interlock(line, Show::Command, Duration::from_mins(1)).await {
                 self.say.line(format_args!("{error:#}"));
+                self.say.line(format_args!("Interlock may still be there; to remove it: interlock {line}"));
+            } else {
+                self.say.line("nothing of this demo is left in the cluster");
             }
+        } else {
+            self.say.line("Interlock was there before and stays; its controller, if this was the only one, does not");
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use interlock_core::{
     api::run::{Action, Decision, StepOutcome},
     reason::Reason,
-    world::Run,
+    world::{Deployment, Run},
 };
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use kube::{
@@ -87,11 +87,8 @@ pub async fn run(
         let deployment = read::deployment(connection, target).await?;
         let runs = read::runs_of(connection, &deployment).await?;
         let run = state::latest(&runs);
-        let (action, what) = allowed(run, choice).map_err(|why| {
-            let ways = exits(&deployment, &runs).join("\n  ");
-            let ways = if ways.is_empty() { String::new() } else { format!("\nTo go on: {ways}") };
-            Failure::failed(format!("{target}: {why}{ways}"))
-        })?;
+        let (action, what) = allowed(run, choice)
+            .map_err(|why| Failure::failed(format!("{target}: {}", refusal(&deployment, &runs, choice, &why))))?;
         let Some(run) = run else { continue };
         let decision = Decision {
             id: id.clone(),
@@ -116,6 +113,21 @@ pub async fn run(
         }
     }
     Err(Failure::error(format!("{target}: the run changes too fast to add a decision; try again")))
+}
+
+/// Why it cannot be decided, and what can be done instead.
+fn refusal(deployment: &Deployment, runs: &[Run], choice: &Choice, why: &str) -> String {
+    let paused = deployment.user_paused() || (deployment.paused && !deployment.held());
+    if paused && matches!(choice, Choice::Resume | Choice::Retry) {
+        return format!(
+            "{why}; it is paused by its user, and goes on with: kubectl rollout resume deploy/{} -n {}",
+            deployment.name, deployment.namespace
+        );
+    }
+    match exits(deployment, runs).as_slice() {
+        [] => why.to_owned(),
+        ways => format!("{why}\nTo go on: {}", ways.join("\n  ")),
+    }
 }
 
 fn forbidden(connection: &Connection, run: &Run, message: &str) -> Failure {

@@ -1,5 +1,5 @@
 use super::{
-    super::fixture::{ended, run, stalled, waits},
+    super::fixture::{deployment, ended, fact, held, run, stalled, waits},
     *,
 };
 
@@ -41,6 +41,18 @@ fn skip_without_a_name_takes_what_it_waits_for() {
     let updating = run(1, "web:1", &waits("Updating", "pods"));
     assert!(allowed(Some(&updating), &Choice::Skip(Skip::Current)).unwrap_err().contains("--hook or --gate"));
     assert_eq!(allowed(Some(&updating), &hook("report")), Ok((Action::Skip, Some("hook/report".into()))));
+}
+
+#[test]
+fn a_refusal_says_what_can_be_done_instead() {
+    let mut paused = deployment("web:1");
+    paused["spec"]["paused"] = json!(true);
+    let text = refusal(&fact(&paused), &[], &Choice::Resume, "it has no run");
+    assert!(text.ends_with("goes on with: kubectl rollout resume deploy/web -n shop"), "{text}");
+    let runs = [run(1, "web:1", &waits("Predecessor", "x"))];
+    let text = refusal(&fact(&held("web:1")), &runs, &Choice::Retry, "it is not stalled");
+    assert!(text.contains("kubectl interlock skip deploy/web -n shop --gate order"), "{text}");
+    assert_eq!(refusal(&fact(&deployment("web:1")), &[], &Choice::Retry, "no run"), "no run");
 }
 
 #[test]
