@@ -109,6 +109,11 @@ impl<'w> Planner<'w> {
         }
         self.user_pause()?;
         let update = self.update_settings(set);
+        // The Deployment controller takes the oldest equal one: an empty one before this would recreate everything.
+        let older = self.sets().into_iter().find(|s| s.template == set.template);
+        if let Some(older) = older.filter(|o| o.name != set.name && !running::active(self.w, o)) {
+            return self.delete_set(older);
+        }
         if self.active_sets().len() <= 1 {
             self.pods_of_this_target(set, &update)?;
             self.barrier(set)?;

@@ -90,7 +90,7 @@ impl<'w> Planner<'w> {
         GO
     }
 
-    fn delete_set(&mut self, set: &ReplicaSet) -> Flow {
+    pub(super) fn delete_set(&mut self, set: &ReplicaSet) -> Flow {
         self.effect(Effect::DeleteReplicaSet {
             name: set.name.clone(),
             uid: set.uid.clone(),
