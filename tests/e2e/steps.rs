@@ -173,7 +173,7 @@ async fn everywhere(act: Act) {
             .enumerate()
             .filter(move |(index, step)| {
                 start.allows(act, step.0)
-                    && (long || start == Start::Plain || (index + act as usize + start as usize) % 4 == 0)
+                    && (long || start == Start::Plain || (index + act as usize + start as usize).is_multiple_of(4))
             })
             .map(move |(_, step)| (start, step))
     });

@@ -43,7 +43,12 @@ pub async fn run(connection: &Connection, targets: &[Target], timeout: Duration)
         let (mut said, mut doubt) = (String::new(), String::new());
         loop {
             let last = tokio::time::Instant::now() + PERIOD > end;
-            match look(connection, target, end).await? {
+            let verdict = look(connection, target, end).await?.unwrap_or_else(|| {
+                // The time is over in the middle of a look: what was seen last tells more.
+                let known = if said.is_empty() { "the API server has not answered" } else { said.as_str() };
+                Verdict::NotYet(known.to_owned())
+            });
+            match verdict {
                 Verdict::Settled(how) => {
                     output::print(&format!("{target} {how}\n"));
                     break;
@@ -71,8 +76,9 @@ pub async fn run(connection: &Connection, targets: &[Target], timeout: Duration)
     Ok(Exit::Ok)
 }
 
-/// One look. Failures that may pass (no connection for a moment, an overloaded server) are only told.
-async fn look(connection: &Connection, target: &Target, end: tokio::time::Instant) -> Result<Verdict, Failure> {
+/// One look, or `None` if it was not over in time. Failures that may pass (no connection for a moment, an overloaded
+/// server) are only told.
+async fn look(connection: &Connection, target: &Target, end: tokio::time::Instant) -> Result<Option<Verdict>, Failure> {
     let read = async {
         let deployment = read::deployment(connection, target).await?;
         let runs = read::runs_of(connection, &deployment).await?;
@@ -83,10 +89,7 @@ async fn look(connection: &Connection, target: &Target, end: tokio::time::Instan
         }
         Ok(judge(&again, &runs))
     };
-    match tokio::time::timeout_at(end, read).await {
-        Ok(verdict) => verdict,
-        Err(_) => Ok(Verdict::NotYet("the API server has not answered".into())),
-    }
+    tokio::time::timeout_at(end, read).await.ok().transpose()
 }
 
 /// The rule.
