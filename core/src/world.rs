@@ -44,6 +44,13 @@ pub struct World {
     pub refusals: BTreeMap<String, String>,
 }
 
+impl World {
+    /// The latest run, ended or not.
+    pub fn latest_run(&self) -> Option<&Run> {
+        self.runs.iter().max_by_key(|r| (r.spec.sequence, &r.name))
+    }
+}
+
 /// The result of one attempt of a hook.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AttemptResult {

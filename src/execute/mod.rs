@@ -151,10 +151,14 @@ impl Executor {
                 self.record_status(subject, &run, &resource_version, *status).await?;
             }
             Effect::DeleteRun { name, uid } => self.delete_run(subject, &name, uid).await?,
-            Effect::PatchPod { name, patch } => self.patch_pod(subject, &name, patch).await?,
+            Effect::PatchPod { name, patch } => {
+                self.patch_json::<PodKind>(subject, &format!("pod/{name}"), &name, patch).await?;
+            }
             Effect::ResizePod { name, patch } => self.resize_pod(subject, &name, patch).await?,
             Effect::CreateReplicaSet { purpose, object } => self.create_replica_set(subject, purpose, object).await?,
-            Effect::PatchReplicaSet { name, patch } => self.patch_replica_set(subject, &name, patch).await?,
+            Effect::PatchReplicaSet { name, patch } => {
+                self.patch_json::<ReplicaSetKind>(subject, &format!("replicaset/{name}"), &name, patch).await?;
+            }
             Effect::DeleteReplicaSet { name, uid, resource_version } => {
                 self.delete_replica_set(subject, &name, uid, resource_version).await?;
             }
@@ -231,12 +235,18 @@ impl Executor {
         Ok(())
     }
 
-    async fn patch_pod(&self, subject: &Subject, name: &str, patch: Value) -> Result<(), Failure> {
-        let what = format!("pod/{name}");
-        let api: Api<Object<PodKind>> = self.api(&subject.key);
-        let patch = json_patch::<Object<PodKind>>(&what, patch)?;
-        let pod = self.call(&what, api.patch(name, &params(), &patch)).await?;
-        self.learn(subject, &pod);
+    /// JSON patch of an object by name; its own `test` operations are the precondition.
+    async fn patch_json<K: Watched>(
+        &self,
+        subject: &Subject,
+        what: &str,
+        name: &str,
+        patch: Value,
+    ) -> Result<(), Failure> {
+        let api: Api<Object<K>> = self.api(&subject.key);
+        let patch = json_patch::<Object<K>>(what, patch)?;
+        let object = self.call(what, api.patch(name, &params(), &patch)).await?;
+        self.learn(subject, &object);
         Ok(())
     }
 
@@ -260,15 +270,6 @@ impl Executor {
         tracing::info!(deployment = %subject.key, ?purpose, %what, "creating a ReplicaSet");
         let api: Api<Object<ReplicaSetKind>> = self.api(&subject.key);
         let set = self.call(&what, api.create(&post(), &object)).await?;
-        self.learn(subject, &set);
-        Ok(())
-    }
-
-    async fn patch_replica_set(&self, subject: &Subject, name: &str, patch: Value) -> Result<(), Failure> {
-        let what = format!("replicaset/{name}");
-        let api: Api<Object<ReplicaSetKind>> = self.api(&subject.key);
-        let patch = json_patch::<Object<ReplicaSetKind>>(&what, patch)?;
-        let set = self.call(&what, api.patch(name, &params(), &patch)).await?;
         self.learn(subject, &set);
         Ok(())
     }

@@ -142,13 +142,7 @@ async fn a_failed_post_hook_touches_nothing_that_runs() {
 async fn a_native_roll_that_fails_is_frozen_and_undone_by_a_new_template() {
     let env = Env::with_policy("nativebad").await;
     env.create(objects::deployment("web", 3)).await;
-    let mut bad = objects::set_env("e1");
-    bad["spec"]["template"]["spec"]["containers"][0]["image"] = json!(objects::image("bad-pull1"));
-    env.patch("web", bad).await;
-    env.until("frozen", 60, || async {
-        env.held("web").await && env.run("web").await["status"]["stall"]["reason"] == "PodFailing"
-    })
-    .await;
+    env.frozen_native_roll("web").await;
     env.patch("web", objects::set_env("e2")).await;
     env.patch("web", objects::set_image("v2")).await;
     env.until("it has arrived", 60, || async { env.run("web").await["status"]["ended"]["outcome"] == "Succeeded" })

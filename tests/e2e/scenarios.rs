@@ -280,19 +280,7 @@ async fn d6_hist0_scaled_up_from_zero_around_the_commit() {
 async fn d7_the_barrier_is_defined_under_a_quota_and_at_zero_replicas() {
     let env = Env::with_policy("d7").await;
     env.create(objects::deployment("web", 2)).await;
-    env.apply(json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q"}, "spec": {"hard": {"count/replicasets.apps": "1"}}})).await;
-    let quotas: kube::Api<k8s_openapi::api::core::v1::ResourceQuota> =
-        kube::Api::namespaced(env.admin.clone(), &env.namespace);
-    env.until("the quota counts", 20, || async {
-        quotas
-            .get("q")
-            .await
-            .unwrap()
-            .status
-            .and_then(|s| s.used)
-            .is_some_and(|u| u.contains_key("count/replicasets.apps"))
-    })
-    .await;
+    env.quota("count/replicasets.apps", "1").await;
     update(&env, "v2").await;
     env.scale("web", 0).await;
     env.until("no pods", 20, || async { env.pods("web").await.is_empty() }).await;
@@ -387,13 +375,7 @@ async fn d11_superseded_by_a_native_template_before_the_commit_leaves_no_twin() 
 async fn d12_back_to_one_of_two_that_run_is_released_at_once() {
     let env = Env::with_policy("d12").await;
     env.create(objects::deployment("web", 3)).await;
-    let mut bad = objects::set_env("e1");
-    bad["spec"]["template"]["spec"]["containers"][0]["image"] = json!(objects::image("bad-pull1"));
-    env.patch("web", bad).await;
-    env.until("frozen", 60, || async {
-        env.held("web").await && env.run("web").await["status"]["stall"]["reason"] == "PodFailing"
-    })
-    .await;
+    env.frozen_native_roll("web").await;
     let calls = env.receiver.calls().len();
     env.receiver.close();
     env.patch("web", json!({"spec": {"template": {"spec": {"containers": [{"name": "c", "image": objects::image("v1"), "env": null}]}}}})).await;
@@ -408,13 +390,7 @@ async fn d13_a_quarter_of_three_moves_and_a_quota_is_named() {
     deployment["spec"]["strategy"] = json!({"rollingUpdate": {"maxUnavailable": "25%", "maxSurge": "25%"}});
     env.create(deployment).await;
     update(&env, "v2").await;
-    env.apply(json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q"}, "spec": {"hard": {"pods": "3"}}})).await;
-    let quotas: kube::Api<k8s_openapi::api::core::v1::ResourceQuota> =
-        kube::Api::namespaced(env.admin.clone(), &env.namespace);
-    env.until("the quota counts", 20, || async {
-        quotas.get("q").await.unwrap().status.and_then(|s| s.used).is_some_and(|u| u.contains_key("pods"))
-    })
-    .await;
+    env.quota("pods", "3").await;
     env.scale("web", 6).await;
     env.until("the quota refuses pods", 20, || async {
         env.get("web").await["status"]["conditions"].to_string().contains("exceeded quota")

@@ -106,15 +106,7 @@ impl Start {
                     env.all_well("web").await;
                 }
             }
-            Self::Quota => {
-                env.apply(json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q"}, "spec": {"hard": {"pods": "3"}}})).await;
-                let quotas: kube::Api<k8s_openapi::api::core::v1::ResourceQuota> =
-                    kube::Api::namespaced(env.admin.clone(), &env.namespace);
-                env.until("the quota counts", 20, || async {
-                    quotas.get("q").await.unwrap().status.and_then(|s| s.used).is_some_and(|u| u.contains_key("pods"))
-                })
-                .await;
-            }
+            Self::Quota => env.quota("pods", "3").await,
         }
     }
 

@@ -1,7 +1,5 @@
 //! Commit, both halves of the barrier, history, release.
 
-use serde_json::Value;
-
 use super::{Flow, GO, Planner, State, patches, pods::Purpose};
 use crate::{
     api::{
@@ -22,26 +20,15 @@ impl<'w> Planner<'w> {
         if main.template == self.d.template {
             return GO;
         }
-        if self.status.commit.is_none() {
-            self.status.commit = Some(Commit { intended_at: self.now, acknowledged: false, history: false });
-            return self.wait(
-                State::Committing,
-                Reason::Committing,
-                format!("ReplicaSet {} takes the new template", main.name),
-                None,
-                "",
-            );
+        match self.status.commit {
+            None => self.status.commit = Some(Commit { intended_at: self.now, acknowledged: false, history: false }),
+            Some(_) => self.plan.effects.push(Effect::PatchReplicaSet {
+                name: main.name.clone(),
+                patch: patches::commit(main, &self.d.template),
+            }),
         }
-        self.plan
-            .effects
-            .push(Effect::PatchReplicaSet { name: main.name.clone(), patch: patches::commit(main, &self.d.template) });
-        self.wait(
-            State::Committing,
-            Reason::Committing,
-            format!("ReplicaSet {} takes the new template", main.name),
-            None,
-            "",
-        )
+        let what = format!("ReplicaSet {} takes the new template", main.name);
+        self.wait(State::Committing, Reason::Committing, what, None, "")
     }
 
     /// Both halves: the ReplicaSet controller works by the new template, and the Deployment controller has taken this
@@ -96,11 +83,7 @@ impl<'w> Planner<'w> {
     pub(super) fn release(&mut self, message: &str) -> Flow {
         self.need_live()?;
         let restore = self.run.map(|r| r.spec.settings.restore.clone()).unwrap_or_default();
-        self.release_with(&restore, message)
-    }
-
-    fn release_with(&mut self, restore: &std::collections::BTreeMap<String, String>, message: &str) -> Flow {
-        let patch: Value = patches::release(self.d, restore);
+        let patch = patches::release(self.d, &restore);
         self.plan.effects.push(Effect::PatchDeployment { purpose: DeploymentPurpose::Release, patch });
         if self.run.is_some() {
             self.status.released_at = Some(self.now);

@@ -157,8 +157,8 @@ impl<'w> Planner<'w> {
             failing: Vec::new(),
         });
         for pod in pods {
-            match stage(pod, false, self.d.min_ready_seconds, &update.tolerance, self.now) {
-                Stage::Moving { failing: Some(why), .. } if self.believed_again() => {
+            match self.judged(stage(pod, false, self.d.min_ready_seconds, &update.tolerance, self.now)) {
+                Stage::Moving { failing: Some(why), .. } => {
                     let _ = self.stall(Reason::PodFailing, format!("pod {}: {why}", pod.name));
                     return self.freeze();
                 }
@@ -174,18 +174,8 @@ impl<'w> Planner<'w> {
         if self.deadline(update, true, reason, &what).is_break() {
             return self.freeze();
         }
-        let until = self.status.progress.as_ref().map(|p| p.at.plus_seconds(update.progress_deadline_seconds));
+        let until = self.deadline_at(update, true);
         self.wait(State::Finishing, Reason::Completing, what, until, "")
-    }
-
-    fn believed_again(&mut self) -> bool {
-        let Some(resumed) = self.status.resumed_at else { return true };
-        let tolerance = self.run.map_or(0, |r| r.spec.settings.update.tolerance.seconds);
-        let until = resumed.plus_seconds(tolerance.max(1));
-        if self.now < until {
-            self.wake(until);
-        }
-        self.now >= until
     }
 
     /// A native roll stops: paused, as a hold. The stall is stored first, so that the pause is explained whatever

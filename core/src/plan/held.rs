@@ -1,6 +1,6 @@
 //! What a held Deployment goes through.
 
-use super::{Flow, GO, Planner, State, governance, patches, pods::Purpose, replicasets, running};
+use super::{Flow, GO, Planner, State, governance, history, patches, pods::Purpose, replicasets, running};
 use crate::{
     api::{
         names,
@@ -105,7 +105,7 @@ impl<'w> Planner<'w> {
     /// Nothing is to be updated: no hooks, no gates. Pods that we have changed on the way go back first.
     fn return_to(&mut self, set: &'w ReplicaSet) -> Flow {
         if self.d.user_paused() && !self.touched_and_wrong(&self.d.template, set, &Update::default()) {
-            return self.finish_return(set);
+            return self.finish_return();
         }
         self.user_pause()?;
         let update = self.update_settings(set);
@@ -120,7 +120,7 @@ impl<'w> Planner<'w> {
             self.need_live()?;
             self.pods_of_this_target(set, &update)?;
         }
-        self.finish_return(set)
+        self.finish_return()
     }
 
     fn pods_of_this_target(&mut self, set: &'w ReplicaSet, update: &Update) -> Flow {
@@ -130,7 +130,7 @@ impl<'w> Planner<'w> {
         GO
     }
 
-    fn finish_return(&mut self, _set: &'w ReplicaSet) -> Flow {
+    fn finish_return(&mut self) -> Flow {
         if self.run.is_some() && self.status.released_at.is_none() {
             self.end(Outcome::Returned);
         }
@@ -151,13 +151,7 @@ impl<'w> Planner<'w> {
         }
         match self.governor(Some(main)) {
             Ok(Some(governor)) => governor.settings.update,
-            Ok(None) | Err(_) => self
-                .w
-                .runs
-                .iter()
-                .max_by_key(|r| r.spec.sequence)
-                .map(|r| r.spec.settings.update.clone())
-                .unwrap_or_default(),
+            Ok(None) | Err(_) => self.w.latest_run().map(|r| r.spec.settings.update.clone()).unwrap_or_default(),
         }
     }
 
@@ -190,7 +184,7 @@ impl<'w> Planner<'w> {
             return self.release("the change does not count under the policy");
         }
         let reference = main.map(replicasets::reference).or_else(|| self.on_record().and_then(|(_, r)| r.cloned()));
-        let last = self.w.runs.iter().max_by_key(|r| r.spec.sequence);
+        let last = self.w.latest_run();
         let sequence = last.map_or(0, |r| r.spec.sequence).saturating_add(1);
         let mut settings = governor.settings;
         settings.audit = false;
@@ -214,20 +208,11 @@ impl<'w> Planner<'w> {
 
     /// Revisions that the runs before this one still owe to the history.
     fn inherited(&self) -> Vec<Owed> {
-        let Some(last) = self.w.runs.iter().max_by_key(|r| r.spec.sequence) else { return Vec::new() };
+        let Some(last) = self.w.latest_run() else { return Vec::new() };
         if last.status.commit.as_ref().is_some_and(|c| c.history) {
             return Vec::new();
         }
-        let mut owed: Vec<Owed> = last.spec.owed.iter().chain(&last.status.owed).cloned().collect();
-        if last.status.commit.is_some()
-            && let (Some(template), Some(set)) = (&last.spec.old_template, &last.spec.replica_set)
-        {
-            owed.push(Owed {
-                template: template.clone(),
-                revision: set.revision,
-                annotations: set.annotations.clone(),
-            });
-        }
+        let mut owed = history::owed_by(&last.spec, &last.status);
         owed.retain(|o| o.template != self.d.template);
         owed.sort_by_key(|o| std::cmp::Reverse(o.revision));
         owed.truncate(replicasets::MOST_OWED);

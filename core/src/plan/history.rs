@@ -2,10 +2,24 @@
 
 use super::{Flow, GO, Planner, STOP, patches};
 use crate::{
-    api::{names, run::Owed},
+    api::{
+        names,
+        run::{HookRunSpec, HookRunStatus, Owed},
+    },
     effect::{Effect, ReplicaSetPurpose},
     world::ReplicaSet,
 };
+
+/// What a run owes to the history: what it has inherited and deleted, and what its commit has rewritten.
+pub(super) fn owed_by(spec: &HookRunSpec, status: &HookRunStatus) -> Vec<Owed> {
+    let mut owed: Vec<Owed> = spec.owed.iter().chain(&status.owed).cloned().collect();
+    if status.commit.is_some()
+        && let (Some(template), Some(set)) = (&spec.old_template, &spec.replica_set)
+    {
+        owed.push(Owed { template: template.clone(), revision: set.revision, annotations: set.annotations.clone() });
+    }
+    owed
+}
 
 impl Planner<'_> {
     /// Revisions that were deleted or rewritten on the way go back into the history, empty. Best effort: a quota or
@@ -15,12 +29,7 @@ impl Planner<'_> {
         if self.status.commit.as_ref().is_some_and(|c| c.history) {
             return GO;
         }
-        let mut due: Vec<Owed> = run.spec.owed.iter().chain(&self.status.owed).cloned().collect();
-        if self.status.commit.is_some()
-            && let (Some(template), Some(set)) = (&run.spec.old_template, &run.spec.replica_set)
-        {
-            due.push(Owed { template: template.clone(), revision: set.revision, annotations: set.annotations.clone() });
-        }
+        let mut due = owed_by(&run.spec, &self.status);
         let limit = usize::try_from(self.d.history_limit).unwrap_or(0);
         let others: Vec<&ReplicaSet> = self.w.replica_sets.iter().filter(|s| s.template != self.d.template).collect();
         due.retain(|o| o.template != self.d.template && others.iter().all(|s| s.template != o.template));

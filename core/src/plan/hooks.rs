@@ -97,6 +97,10 @@ impl Planner<'_> {
         self.running_message(hook, attempt, self.now, state)
     }
 
+    fn how_to_skip(&self, hook: &Hook) -> String {
+        format!("skip it with: kubectl interlock skip deploy/{} --hook {}", self.d.name, hook.name)
+    }
+
     fn running_message(&mut self, hook: &Hook, attempt: i64, started: Time, state: State) -> Flow {
         let until = hook.wait.as_ref().map_or(hook.timeout_seconds, |w| w.seconds);
         let what = format!(
@@ -105,7 +109,7 @@ impl Planner<'_> {
             hook.name,
             hook.retries.saturating_add(1)
         );
-        let how = format!("skip it with: kubectl interlock skip deploy/{} --hook {}", self.d.name, hook.name);
+        let how = self.how_to_skip(hook);
         // Only a pause ends by the clock of the plan; a request is bounded where it runs.
         self.wait(state, Reason::HookRunning, what, Some(started.plus_seconds(until)), &how)
     }
@@ -214,7 +218,7 @@ impl Planner<'_> {
             step.attempt,
             step.reason
         );
-        let how = format!("skip it with: kubectl interlock skip deploy/{} --hook {}", self.d.name, hook.name);
+        let how = self.how_to_skip(hook);
         self.wait(state, Reason::HookBackoff, what, Some(due), &how)
     }
 

@@ -150,7 +150,7 @@ impl<'w> Planner<'w> {
     fn new(w: &'w World) -> Self {
         let target = w.deployment.template.hash();
         // Only the latest run can be active: an older one of the same target belongs to an update that has ended.
-        let run = w.runs.iter().max_by_key(|r| (r.spec.sequence, &r.name)).filter(|r| {
+        let run = w.latest_run().filter(|r| {
             r.spec.target == target
                 && matches!(r.status.ended.as_ref().map(|e| e.outcome), None | Some(Outcome::Aborted))
         });
@@ -199,8 +199,7 @@ impl<'w> Planner<'w> {
 
     /// Ended runs beyond the history limit go, oldest first; the latest always stays.
     fn prune(&mut self) {
-        let limit =
-            self.w.runs.iter().max_by_key(|r| r.spec.sequence).map_or(10, |r| r.spec.settings.history_limit.max(1));
+        let limit = self.w.latest_run().map_or(10, |r| r.spec.settings.history_limit.max(1));
         let mut ended: Vec<&Run> = self.w.runs.iter().filter(|r| r.status.ended.is_some()).collect();
         ended.sort_by_key(|r| std::cmp::Reverse(r.spec.sequence));
         for run in ended.into_iter().skip(usize::try_from(limit).unwrap_or(usize::MAX)) {

@@ -12,6 +12,7 @@ use crate::{
     pod::{Difference, Stage, Target, available_at, stage},
     reason::Reason,
     template::Template,
+    time::Time,
     world::{Budget, Pod, ReplicaSet},
 };
 
@@ -194,12 +195,7 @@ impl<'w> Planner<'w> {
 
     fn wait_for_pods(&mut self, what: String, forward: bool, update: &Update) -> Flow {
         self.deadline(update, forward, Reason::DeadlineExceeded, &what)?;
-        let until = self
-            .status
-            .progress
-            .as_ref()
-            .filter(|_| forward)
-            .map(|p| p.at.plus_seconds(update.progress_deadline_seconds));
+        let until = self.deadline_at(update, forward);
         self.wait(State::Updating, Reason::Updating, what, until, "")
     }
 
@@ -211,17 +207,21 @@ impl<'w> Planner<'w> {
         }
     }
 
+    /// When the update has failed if nothing more progresses; a repair is not judged.
+    pub(super) fn deadline_at(&self, update: &Update, forward: bool) -> Option<Time> {
+        self.status.progress.as_ref().filter(|_| forward).map(|p| p.at.plus_seconds(update.progress_deadline_seconds))
+    }
+
     /// Stalls when the deadline has passed without progress.
     pub(super) fn deadline(&mut self, update: &Update, forward: bool, reason: Reason, what: &str) -> Flow {
-        let Some(progress) = self.status.progress.as_ref().filter(|_| forward) else { return GO };
-        if self.now < progress.at.plus_seconds(update.progress_deadline_seconds) {
+        if self.deadline_at(update, forward).is_none_or(|at| self.now < at) {
             return GO;
         }
         self.stall(reason, format!("no progress for {} seconds: {what}", update.progress_deadline_seconds))
     }
 
     /// After somebody made it go on, failures are believed only once the tolerance has passed again.
-    fn judged(&self, stage: Stage) -> Stage {
+    pub(super) fn judged(&self, stage: Stage) -> Stage {
         let Some(resumed) = self.status.resumed_at else { return stage };
         let tolerance = self.run.map_or(0, |r| r.spec.settings.update.tolerance.seconds);
         let until = resumed.plus_seconds(tolerance.max(1));
@@ -295,12 +295,7 @@ impl<'w> Planner<'w> {
         }
         let what = format!("PodDisruptionBudget {name} allows no pod to be unavailable now");
         self.deadline(update, forward, Reason::Budget, &what)?;
-        let until = self
-            .status
-            .progress
-            .as_ref()
-            .filter(|_| forward)
-            .map(|p| p.at.plus_seconds(update.progress_deadline_seconds));
+        let until = self.deadline_at(update, forward);
         self.wait(State::Updating, Reason::Budget, what, until, &how)
     }
 }

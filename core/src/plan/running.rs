@@ -46,7 +46,7 @@ impl<'w> Planner<'w> {
         if let Some(run) = self.run {
             return run.spec.old_template.as_ref().map(|t| (t, run.spec.replica_set.as_ref()));
         }
-        let last = self.w.runs.iter().max_by_key(|r| r.spec.sequence)?;
+        let last = self.w.latest_run()?;
         match last.status.ended.as_ref().map(|e| e.outcome) {
             Some(Outcome::Succeeded) => Some((&last.spec.new_template, last.spec.replica_set.as_ref())),
             Some(Outcome::Returned) => last.spec.old_template.as_ref().map(|t| (t, last.spec.replica_set.as_ref())),
@@ -137,7 +137,7 @@ impl<'w> Planner<'w> {
     fn was_woken(&self, set: &ReplicaSet) -> bool {
         let Some((template, Some(reference))) = self.on_record() else { return false };
         // After a release others may have had pods by right.
-        let mixed = self.w.runs.iter().max_by_key(|r| r.spec.sequence).is_some_and(|last| {
+        let mixed = self.w.latest_run().is_some_and(|last| {
             let ended = last.status.ended.as_ref().map(|e| e.outcome);
             last.spec.several || (last.status.released_at.is_some() && ended != Some(Outcome::Succeeded))
         });

@@ -332,7 +332,7 @@ impl Planner<'_> {
                 want.insert(names::CONDITION_SUCCEEDED, entry);
             }
         } else if !d.held()
-            && let Some(last) = self.w.runs.iter().max_by_key(|r| r.spec.sequence)
+            && let Some(last) = self.w.latest_run()
             && last.status.ended.as_ref().is_some_and(|e| e.outcome == Outcome::Returned)
             && d.status.conditions.get(names::CONDITION_SUCCEEDED).is_some_and(|c| {
                 c.status == Status::Unknown || c.reason != Reason::Returned.as_str() && c.status == Status::False

@@ -200,6 +200,29 @@ impl Env {
         self.until("the probe is gone", 10, || async { api.get_opt("probe").await.unwrap().is_none() }).await;
     }
 
+    /// A quota of the namespace, once it counts.
+    pub async fn quota(&self, resource: &str, hard: &str) {
+        self.apply(json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q"}, "spec": {"hard": {resource: hard}}}))
+            .await;
+        let quotas: Api<k8s_openapi::api::core::v1::ResourceQuota> =
+            Api::namespaced(self.admin.clone(), &self.namespace);
+        self.until("the quota counts", 20, || async {
+            quotas.get("q").await.unwrap().status.and_then(|s| s.used).is_some_and(|used| used.contains_key(resource))
+        })
+        .await;
+    }
+
+    /// A change that goes the native way to an image that cannot be pulled; waits until it is frozen.
+    pub async fn frozen_native_roll(&self, name: &str) {
+        let mut bad = objects::set_env("e1");
+        bad["spec"]["template"]["spec"]["containers"][0]["image"] = json!(objects::image("bad-pull1"));
+        self.patch(name, bad).await;
+        self.until("the native roll got stuck and is frozen", 60, || async {
+            self.held(name).await && self.run(name).await["status"]["stall"]["reason"] == "PodFailing"
+        })
+        .await;
+    }
+
     /// Creates a Deployment as the user and waits until it is complete.
     pub async fn create(&self, deployment: Value) {
         let name = deployment["metadata"]["name"].as_str().unwrap().to_owned();
