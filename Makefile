@@ -13,6 +13,8 @@ DENY := $(TOOLS)/bin/cargo-deny
 DENY_VERSION := 0.20.2
 # Clusters are heavy: tests of one program share one, and two at a time suit two cores.
 THREADS ?= 4
+# Where the enumerating tests leave what they went through.
+export INTERLOCK_TALLY ?= $(CARGO_TARGET_DIR)/tally.tsv
 say = @printf '==> %s\n' "$(1)"
 
 .PHONY: help
@@ -25,7 +27,7 @@ demo: tools-check cluster-binaries build ## Show the main job on a real control 
 	@"$(CARGO_TARGET_DIR)/debug/demo" $(ARGS)
 
 .PHONY: test
-test: tools-check lint test-core test-unit cluster-binaries test-cluster ## Run everything that continuous integration runs
+test: tools-check tally-clear lint test-core test-unit cluster-binaries test-cluster tally ## Run everything that continuous integration runs
 	$(call say,all tests passed)
 
 .PHONY: build
@@ -61,11 +63,24 @@ test-cluster: tools-check cluster-binaries ## On real control planes
 	@cargo test --locked --package interlock --test '*' -- --test-threads=$(THREADS)
 
 .PHONY: test-long
-test-long: tools-check cluster-binaries ## The long forms: 10,000 simulated stories, 300 random users and every pair of write and trouble on a real control plane
+test-long: tools-check tally-clear cluster-binaries test-long-all tally ## The long forms: 10,000 simulated stories, 300 random users and every pair of write and trouble on a real control plane
+
+.PHONY: test-long-all
+test-long-all:
 	$(call say,simulated stories)
 	@STORIES=10000 cargo test --locked --release --package interlock-core --all-features --test fuzz -- --nocapture
 	$(call say,on a real control plane)
 	@INTERLOCK_LONG=1 SEEDS=1..301 cargo test --locked --package interlock --test e2e -- --nocapture random:: crashes::
+
+.PHONY: tally-clear
+tally-clear:
+	@rm -f "$(INTERLOCK_TALLY)"
+
+.PHONY: tally
+tally: ## Show what the enumerating tests went through the last time
+	$(call say,what was enumerated)
+	@awk -F '\t' 'BEGIN { line = "%-52s %9s %7s %9s %9s %9s\n"; printf line, "test", "points", "seeds", "checks", "failures", "seconds" } \
+		{ printf line, $$1, $$2, $$3, $$4, $$5, $$6; failures += $$5 } END { exit failures > 0 }' "$(INTERLOCK_TALLY)"
 
 .PHONY: cluster-binaries
 cluster-binaries: tools-check

@@ -290,8 +290,12 @@ fn whatever_people_do_it_ends_well() {
     let mut bad: Vec<(u64, String)> = Vec::new();
     panic::set_hook(Box::new(|_| {}));
     let first = number("FIRST").unwrap_or(0);
+    let tally = tally::Tally::new("random stories, simulated cluster");
     for seed in first..first + stories {
+        tally.seeds(1);
+        tally.checks(1);
         if let Err(error) = panic::catch_unwind(|| story(seed)) {
+            tally.failure();
             let text = error
                 .downcast_ref::<String>()
                 .cloned()

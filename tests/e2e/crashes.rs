@@ -4,10 +4,14 @@
 use std::collections::BTreeSet;
 
 use futures::stream::{self, StreamExt};
+use tally::Tally;
 
 use crate::harness::{Env, Moment, gate::Answer, objects};
 
 const PODS: i64 = 2;
+
+/// How many expectations [`check`] looks at.
+const CHECKS: usize = 9;
 
 async fn ready(name: &str) -> Env {
     let env = Env::with_policy(name).await;
@@ -44,7 +48,7 @@ async fn reference() -> usize {
     own.len()
 }
 
-async fn die(moment: Moment, nth: usize) {
+async fn die(moment: Moment, nth: usize, tally: &Tally) {
     let what = format!("death {moment:?} write {nth}");
     let mut env = ready(if moment == Moment::Before { "die-b" } else { "die-a" }).await;
     let mark = env.observer.mark();
@@ -61,23 +65,26 @@ async fn die(moment: Moment, nth: usize) {
         () = env.ended("web", "Succeeded") => {}
     }
     check(&env, mark, &what).await;
+    tally.checks(CHECKS);
 }
 
 #[tokio::test]
 async fn death_before_and_after_every_write() {
     let writes = reference().await;
+    let tally = Tally::new("death at every write, real control plane");
+    tally.points(2 * (writes + 1));
     let points = (1..=writes + 1).flat_map(|n| [(Moment::Before, n), (Moment::After, n)]);
-    stream::iter(points).for_each_concurrent(4, |(moment, n)| die(moment, n)).await;
-    println!("death at every write: {} points, 0 failures", 2 * (writes + 1));
+    stream::iter(points).for_each_concurrent(4, |(moment, n)| die(moment, n, &tally)).await;
 }
 
-async fn trouble(answer: Answer, nth: usize) {
+async fn trouble(answer: Answer, nth: usize, tally: &Tally) {
     let what = format!("{answer:?} to write {nth}");
     let env = ready("trouble").await;
     let mark = env.observer.mark();
     env.gate.answer_any(answer, nth);
     env.patch("web", objects::set_image("v2")).await;
     check(&env, mark, &what).await;
+    tally.checks(CHECKS);
 }
 
 #[tokio::test]
@@ -92,7 +99,7 @@ async fn trouble_as_the_answer_to_every_write() {
             answers.iter().enumerate().filter(move |(i, _)| long || i % 3 == n % 3).map(move |(_, a)| (*a, n))
         })
         .collect();
-    let count = points.len();
-    stream::iter(points).for_each_concurrent(4, |(answer, n)| trouble(answer, n)).await;
-    println!("trouble at every write: {count} points, 0 failures");
+    let tally = Tally::new("trouble at every write, real control plane");
+    tally.points(points.len());
+    stream::iter(points).for_each_concurrent(4, |(answer, n)| trouble(answer, n, &tally)).await;
 }

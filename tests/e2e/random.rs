@@ -4,6 +4,7 @@
 use futures::stream::{self, StreamExt};
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
+use tally::Tally;
 
 use crate::harness::{Env, objects};
 
@@ -133,7 +134,7 @@ async fn whatever_people_do_it_ends_well() {
     let text = std::env::var("SEEDS").unwrap_or_else(|_| "1..5".to_owned());
     let (from, to) = text.split_once("..").expect("SEEDS=a..b");
     let seeds: Vec<u64> = (from.parse().unwrap()..to.parse().unwrap()).collect();
-    let count = seeds.len();
+    let tally = Tally::new("random user, real control plane");
+    tally.seeds(seeds.len());
     stream::iter(seeds).for_each_concurrent(4, story).await;
-    println!("random user: {count} seeds, 0 failures");
 }
