@@ -18,6 +18,7 @@ use crate::datadir::DataDir;
 use crate::kubeconfig;
 use crate::options::Options;
 use crate::process::{Process, find_in_path};
+use crate::proxy::WatchProxy;
 use crate::start;
 
 /// A control plane on 127.0.0.1 with simulated nodes. Dropping it ends all its processes and
@@ -333,7 +334,7 @@ impl Cluster {
     }
 
     /// Restarts a client component with another API server address, for example that of a proxy
-    /// which delays or cuts requests; `None` goes back to the API server.
+    /// which spoils watches ([`Cluster::proxy`]); `None` goes back to the API server.
     ///
     /// With an `http://` address the component sends no client certificate: the proxy has to add
     /// credentials to requests without an `Authorization` header (those of
@@ -365,6 +366,15 @@ impl Cluster {
             Some((user, groups)) => self.issue_client_cert(user, groups),
             None => bail!("{component} is no client of the API server"),
         }
+    }
+
+    /// A proxy for a client component, with its credentials; [`Cluster::route`] then leads the
+    /// component through it. It passes everything until it is told otherwise.
+    ///
+    /// # Errors
+    /// When the component is no client, or the cluster is not our own.
+    pub async fn proxy(&self, component: Component) -> Result<WatchProxy> {
+        WatchProxy::start(kubeconfig::config(&self.component_kubeconfig(component)?).await?).await
     }
 
     fn with<T>(&self, component: Component, act: impl FnOnce(&mut Process) -> Result<T>) -> Result<T> {

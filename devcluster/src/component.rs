@@ -18,6 +18,10 @@ pub enum Component {
     ApiServer,
     /// The controllers of Kubernetes itself.
     ControllerManager,
+    /// The Deployment controller, with [`Options::separate_controllers`].
+    DeploymentController,
+    /// The ReplicaSet controller, with [`Options::separate_controllers`].
+    ReplicaSetController,
     /// The scheduler.
     Scheduler,
     /// The simulator of nodes and pods.
@@ -25,14 +29,37 @@ pub enum Component {
 }
 
 impl Component {
-    pub(crate) const ALL: [Self; 5] =
-        [Self::Etcd, Self::ApiServer, Self::ControllerManager, Self::Scheduler, Self::Kwok];
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Etcd,
+        Self::ApiServer,
+        Self::ControllerManager,
+        Self::DeploymentController,
+        Self::ReplicaSetController,
+        Self::Scheduler,
+        Self::Kwok,
+    ];
+
+    /// Whether it runs only with [`Options::separate_controllers`].
+    pub(crate) fn is_separate(self) -> bool {
+        self.controller().is_some()
+    }
+
+    /// What Kubernetes calls the controller that runs as this component.
+    fn controller(self) -> Option<&'static str> {
+        match self {
+            Self::DeploymentController => Some("deployment-controller"),
+            Self::ReplicaSetController => Some("replicaset-controller"),
+            _ => None,
+        }
+    }
 
     pub(crate) fn binary(self) -> Binary {
         match self {
             Self::Etcd => Binary::Etcd,
             Self::ApiServer => Binary::KubeApiserver,
-            Self::ControllerManager => Binary::KubeControllerManager,
+            Self::ControllerManager | Self::DeploymentController | Self::ReplicaSetController => {
+                Binary::KubeControllerManager
+            }
             Self::Scheduler => Binary::KubeScheduler,
             Self::Kwok => Binary::Kwok,
         }
@@ -43,7 +70,9 @@ impl Component {
     pub(crate) fn identity(self) -> Option<(&'static str, &'static [&'static str])> {
         match self {
             Self::Etcd | Self::ApiServer => None,
-            Self::ControllerManager => Some(("system:kube-controller-manager", &[])),
+            Self::ControllerManager | Self::DeploymentController | Self::ReplicaSetController => {
+                Some(("system:kube-controller-manager", &[]))
+            }
             Self::Scheduler => Some(("system:kube-scheduler", &[])),
             // It writes status of nodes and pods of any node, which no role of Kubernetes itself
             // allows.
@@ -54,7 +83,7 @@ impl Component {
 
 impl Display for Component {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        f.write_str(self.binary().name())
+        f.write_str(self.controller().unwrap_or_else(|| self.binary().name()))
     }
 }
 
@@ -157,17 +186,27 @@ pub(crate) fn args(component: Component, layout: &Layout, port: u16, options: &O
             }
             args
         }
-        Component::ControllerManager => vec![
-            format!("--kubeconfig={kubeconfig}"),
-            format!("--service-account-private-key-file={}", file("service-accounts.key")),
-            format!("--root-ca-file={}", file("ca.crt")),
-            "--use-service-account-credentials=true".to_owned(),
-            "--leader-elect=false".to_owned(),
-            // Nobody reads its metrics; without a port there is no port that could be taken.
-            "--secure-port=0".to_owned(),
-            "--kube-api-qps=500".to_owned(),
-            "--kube-api-burst=1000".to_owned(),
-        ],
+        Component::ControllerManager | Component::DeploymentController | Component::ReplicaSetController => {
+            let mut args = vec![
+                format!("--kubeconfig={kubeconfig}"),
+                format!("--service-account-private-key-file={}", file("service-accounts.key")),
+                format!("--root-ca-file={}", file("ca.crt")),
+                "--use-service-account-credentials=true".to_owned(),
+                "--leader-elect=false".to_owned(),
+                // Nobody reads its metrics; without a port there is no port that could be taken.
+                "--secure-port=0".to_owned(),
+                "--kube-api-qps=500".to_owned(),
+                "--kube-api-burst=1000".to_owned(),
+            ];
+            match component.controller() {
+                Some(name) => args.push(format!("--controllers={name}")),
+                None if options.separate_controllers => {
+                    args.push("--controllers=*,-deployment-controller,-replicaset-controller".to_owned());
+                }
+                None => {}
+            }
+            args
+        }
         Component::Scheduler => vec![
             format!("--kubeconfig={kubeconfig}"),
             "--leader-elect=false".to_owned(),
@@ -189,7 +228,9 @@ pub(crate) fn args(component: Component, layout: &Layout, port: u16, options: &O
     // Last, because the last of two equal flags counts.
     args.extend_from_slice(match component {
         Component::ApiServer => &options.apiserver_args,
-        Component::ControllerManager => &options.controller_manager_args,
+        Component::ControllerManager | Component::DeploymentController | Component::ReplicaSetController => {
+            &options.controller_manager_args
+        }
         Component::Scheduler => &options.scheduler_args,
         Component::Etcd | Component::Kwok => &[],
     });

@@ -236,10 +236,8 @@ impl Named {
     }
 
     async fn write_state(&self, cluster: &Cluster) -> Result<()> {
-        let mut components = std::collections::BTreeMap::new();
-        for component in Component::ALL {
-            components.insert(component.to_string(), cluster.pid(component)?);
-        }
+        let running = Component::ALL.into_iter().filter_map(|c| Some((c.to_string(), cluster.pid(c).ok()?)));
+        let components = running.collect();
         let pinned = [Binary::KubeApiserver, Binary::Etcd, Binary::Kwok];
         let state = State {
             name: self.name.clone(),

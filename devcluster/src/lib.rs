@@ -1,6 +1,8 @@
 //! A real Kubernetes control plane for development and tests, from ordinary packages and without a
 //! container engine: etcd, API server, controller manager and scheduler, with nodes and pods
-//! simulated by KWOK.
+//! simulated by KWOK. A [`WatchProxy`] delays, cuts, black-holes or answers with 410 the watches of
+//! one resource of one client; with [`Options::separate_controllers`] the Deployment controller and
+//! the ReplicaSet controller are such clients of their own.
 //!
 //! ```no_run
 //! # async fn example() -> anyhow::Result<()> {
@@ -30,6 +32,7 @@ mod nodes;
 mod options;
 mod paths;
 mod process;
+mod proxy;
 mod start;
 
 pub use audit::{AuditReader, Event, Mark, Stage};
@@ -39,3 +42,4 @@ pub use component::Component;
 pub use detached::{Named, State};
 pub use options::Options;
 pub use paths::cache_dir;
+pub use proxy::{WatchFault, WatchProxy};

@@ -10,6 +10,10 @@ pub struct Options {
     /// Whether KWOK runs. Without it nodes stay NotReady and pods Pending, unless the test writes
     /// their status. Default true.
     pub kwok: bool,
+    /// Whether the Deployment controller and the ReplicaSet controller run as processes of their
+    /// own, components like the others: all controllers of one controller manager share its
+    /// watches, and stand still together. Default false.
+    pub separate_controllers: bool,
     /// Whether the API server writes an audit log. Default true.
     pub audit: bool,
     /// More flags for the API server; the last of two equal flags counts. Default none.
@@ -27,6 +31,7 @@ impl Default for Options {
         Self {
             nodes: 2,
             kwok: true,
+            separate_controllers: false,
             audit: true,
             apiserver_args: Vec::new(),
             controller_manager_args: Vec::new(),

@@ -129,6 +129,10 @@ async fn bring_up(owned: &Owned) -> Result<()> {
     spawn(owned, Component::ApiServer)?;
     ready(owned, Component::ApiServer).await?;
     spawn(owned, Component::ControllerManager)?;
+    if owned.options.separate_controllers {
+        spawn(owned, Component::DeploymentController)?;
+        spawn(owned, Component::ReplicaSetController)?;
+    }
     spawn(owned, Component::Scheduler)?;
     let client = probe(owned).await?;
     nodes::create(&client, owned.options.nodes).await?;
@@ -149,6 +153,9 @@ pub(crate) async fn restart(cluster: &Cluster, owned: &Owned, component: Compone
             bail!("the cluster was started without KWOK");
         }
         nodes::delete_leases(&probe(owned).await?).await?;
+    }
+    if component.is_separate() && !owned.options.separate_controllers {
+        bail!("{component} is part of the controller manager in this cluster");
     }
     spawn(owned, component)?;
     ready(owned, component).await?;
@@ -188,7 +195,10 @@ async fn ready(owned: &Owned, component: Component) -> Result<()> {
             })
             .await
         }
-        Component::ControllerManager | Component::Scheduler => Ok(()),
+        Component::ControllerManager
+        | Component::DeploymentController
+        | Component::ReplicaSetController
+        | Component::Scheduler => Ok(()),
         Component::Kwok => {
             let client = probe(owned).await?;
             until(owned, &[component], "KWOK to take over the nodes", || nodes::leased(&client)).await
