@@ -34,7 +34,7 @@ pub use self::{
     cache::{Item, StoredPolicy},
     live::LiveError,
     table::{Key, Version},
-    watch::{Scope, WatchEnded, client},
+    watch::{Scope, WatchEnded, client, client_config},
 };
 
 /// Label of a HookRun with the name of its Deployment, where it fits.

@@ -24,6 +24,10 @@ use crate::publish::metrics::Metrics;
 /// After so many seconds the API server ends a watch and we begin a new one; five seconds later we do so ourselves.
 /// A connection that silently lost its other end is therefore noticed within a minute.
 const WATCH_SECONDS: u32 = 50;
+/// How long an answer may keep us waiting for its next byte. Longer than a watch without news.
+const SILENCE: Duration = Duration::from_secs(55);
+/// How long we wait before everything is listed again because the version from which a watch was to go on is gone.
+const GONE_PAUSE: Duration = Duration::from_secs(1);
 
 /// Which objects are watched.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -55,13 +59,20 @@ impl Scope {
 #[error("the watch of {0} ended")]
 pub struct WatchEnded(&'static str);
 
-/// A client for the controller: nothing is repeated behind our back, and silence is noticed within a minute.
-pub fn client(mut config: Config) -> Result<Client, kube::Error> {
+/// A client for the controller, see [`client_config`].
+pub fn client(config: Config) -> Result<Client, kube::Error> {
+    Client::try_from(client_config(config))
+}
+
+/// What a client of the controller needs: nothing is repeated behind our back, and silence is noticed within a minute.
+pub fn client_config(mut config: Config) -> Config {
     config.default_retry = false;
     config.connect_timeout = Some(Duration::from_secs(5));
-    config.read_timeout = Some(Duration::from_mins(1));
+    config.read_timeout = Some(SILENCE);
+    // Else a request on a connection that was idle for nearly so long would have only the rest of the time.
+    config.reset_reader_on_write = true;
     config.write_timeout = Some(Duration::from_secs(30));
-    Client::try_from(config)
+    config
 }
 
 impl Observe {
@@ -99,7 +110,8 @@ impl Observe {
         metrics: Metrics,
     ) -> WatchEnded {
         let config = config.streaming_lists().timeout(WATCH_SECONDS);
-        let stream = watcher(api, config).default_backoff();
+        let begin = || watcher(api.clone(), config.clone()).default_backoff();
+        let stream = begin();
         pin_mut!(stream);
         let mut failures = 0_u64;
         while let Some(event) = stream.next().await {
@@ -117,6 +129,13 @@ impl Observe {
                     // Each power of two: what lasts is seen, and does not flood the log.
                     if failures.is_power_of_two() {
                         tracing::warn!(kind = K::KIND, failures, error = %explain::<K>(&error), "watch failed; trying again");
+                    }
+                    // The watcher begins anew when it is told so by an event, but would ask for the same version for
+                    // ever when it is told so by the status.
+                    if matches!(&error, watcher::Error::WatchStartFailed(kube::Error::Api(status)) if status.code == 410)
+                    {
+                        tokio::time::sleep(GONE_PAUSE).await;
+                        stream.set(begin());
                     }
                 }
             }
