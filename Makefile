@@ -63,14 +63,14 @@ test-cluster: tools-check cluster-binaries ## On real control planes
 	@cargo test --locked --package interlock --test '*' -- --test-threads=$(THREADS)
 
 .PHONY: test-long
-test-long: tools-check tally-clear cluster-binaries test-long-all tally ## The long forms: 10,000 simulated stories, 300 random users and every pair of write and trouble on a real control plane
+test-long: tools-check tally-clear cluster-binaries test-long-all tally ## The long forms: 10,000 simulated stories; on a real control plane 300 random users, every pair of write and trouble, death of the process at every write, 20 runs per late watch
 
 .PHONY: test-long-all
 test-long-all:
 	$(call say,simulated stories)
 	@STORIES=10000 cargo test --locked --release --package interlock-core --all-features --test fuzz -- --nocapture
 	$(call say,on a real control plane)
-	@INTERLOCK_LONG=1 SEEDS=1..301 cargo test --locked --package interlock --test e2e -- --nocapture random:: crashes::
+	@INTERLOCK_LONG=1 SEEDS=1..301 cargo test --locked --package interlock --test e2e -- --nocapture random:: crashes:: killed:: watches:: two::
 
 .PHONY: tally-clear
 tally-clear:

@@ -12,6 +12,8 @@ use kube::{
 use serde_json::{Value, json};
 use tokio::{process::Command, sync::OnceCell, time::Instant};
 
+use super::controller::Controller;
+
 pub(crate) const PLUGIN: &str = env!("CARGO_BIN_EXE_kubectl-interlock");
 pub(crate) const INTERLOCK: &str = env!("CARGO_BIN_EXE_interlock");
 
@@ -67,6 +69,12 @@ impl Env {
 
     pub(crate) fn kubeconfig(&self) -> PathBuf {
         self.cluster.kubeconfig_path().to_owned()
+    }
+
+    /// A controller of this namespace, as the service account.
+    pub(crate) async fn controller(&self, election: &[&str]) -> Controller {
+        let kubeconfig = self.cluster.service_account_kubeconfig("interlock-system", "interlock").await.unwrap();
+        Controller::start(&kubeconfig, &self.namespace, election).await
     }
 
     /// `kubectl interlock ARGS` as the administrator.

@@ -1,104 +1,30 @@
 //! `interlock run` as a process: readiness, metrics, leader election, signals.
 
-use std::{
-    process::{ExitStatus, Stdio},
-    time::Duration,
-};
+use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
-use tokio::{
-    io::{AsyncBufReadExt, BufReader},
-    process::{Child, Command},
-    time::{Instant, timeout},
-};
+use tokio::time::Instant;
 
 use super::harness::{Env, INTERLOCK, ended, until};
-
-/// A running `interlock run` for one namespace.
-pub(crate) struct Controller {
-    child: Child,
-    pub(crate) url: String,
-}
-
-impl Controller {
-    /// Starts it, as the service account, and waits until it listens.
-    pub(crate) async fn start(env: &Env, election: &[&str]) -> Self {
-        let kubeconfig = env.cluster.service_account_kubeconfig("interlock-system", "interlock").await.unwrap();
-        let mut child = Command::new(INTERLOCK)
-            .args(["run", "--kubeconfig", kubeconfig.to_str().unwrap(), "--namespace", &env.namespace])
-            .args(["--listen", "127.0.0.1:0", "--log-format", "json", "--hook-allow-loopback"])
-            .args(election)
-            .env_remove("RUST_LOG")
-            .env_remove("POD_NAMESPACE")
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let port = timeout(Duration::from_secs(30), async {
-            loop {
-                let line = lines.next_line().await.unwrap().expect("it ended before it listened");
-                let event: serde_json::Value = serde_json::from_str(&line).expect(&line);
-                if let Some(port) = event["port"].as_u64() {
-                    return port;
-                }
-            }
-        })
-        .await
-        .unwrap();
-        // Read on, or it would block on a full pipe.
-        tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-        Self { child, url: format!("http://127.0.0.1:{port}") }
-    }
-
-    pub(crate) async fn ready(&self) {
-        until("ready", 40, || async { get(&self.url, "/readyz").await.0 == 200 }).await;
-    }
-
-    pub(crate) async fn leads(&self) -> bool {
-        get(&self.url, "/metrics").await.1.contains("\ninterlock_leader 1\n")
-    }
-
-    pub(crate) fn signal(&self, name: &str) {
-        let pid = self.child.id().unwrap().to_string();
-        assert!(std::process::Command::new("kill").args([&format!("-{name}"), &pid]).status().unwrap().success());
-    }
-
-    pub(crate) async fn wait(&mut self) -> ExitStatus {
-        timeout(Duration::from_secs(30), self.child.wait()).await.expect("it does not end").unwrap()
-    }
-
-    /// Ends it the orderly way.
-    pub(crate) async fn terminate(&mut self) -> Option<i32> {
-        self.signal("TERM");
-        self.wait().await.code()
-    }
-}
-
-async fn get(url: &str, path: &str) -> (u16, String) {
-    let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(2)).build().unwrap();
-    match client.get(format!("{url}{path}")).send().await {
-        Ok(answer) => (answer.status().as_u16(), answer.text().await.unwrap_or_default()),
-        Err(_) => (0, String::new()),
-    }
-}
 
 async fn holder(env: &Env) -> Option<String> {
     let leases: Api<Lease> = Api::namespaced(env.client.clone(), "interlock-system");
     leases.get_opt("interlock").await.unwrap()?.spec?.holder_identity
 }
 
+fn took(what: &str, start: Instant) {
+    println!("the next one led {:.1} s after {what}", start.elapsed().as_secs_f64());
+}
+
 #[tokio::test]
 async fn one_leads_and_the_next_takes_over_after_an_end_a_kill_and_a_standstill() {
     let env = Env::new("election").await;
     let args = ["--lease-namespace", "interlock-system", "--lease-name", "interlock"];
-    let mut first = Controller::start(&env, &args).await;
+    let mut first = env.controller(&args).await;
     first.ready().await;
     until("the first leads", 20, || first.leads()).await;
-    let mut second = Controller::start(&env, &args).await;
+    let mut second = env.controller(&args).await;
     second.ready().await;
     assert!(!second.leads().await, "a warm follower is ready and does not lead");
 
@@ -106,18 +32,23 @@ async fn one_leads_and_the_next_takes_over_after_an_end_a_kill_and_a_standstill(
     assert_eq!(first.terminate().await, Some(0));
     until("the second leads", 20, || second.leads()).await;
     assert!(start.elapsed() < Duration::from_secs(10), "given back, not expired: {:?}", start.elapsed());
+    took("a graceful end", start);
 
-    let mut third = Controller::start(&env, &args).await;
+    let mut third = env.controller(&args).await;
     third.ready().await;
+    let start = Instant::now();
     second.signal("KILL");
     second.wait().await;
     until("the third leads", 25, || third.leads()).await;
+    took("a kill", start);
 
     // Stopped for longer than the Lease lasts: it must find that out by itself, and end.
-    let mut fourth = Controller::start(&env, &args).await;
+    let mut fourth = env.controller(&args).await;
     fourth.ready().await;
+    let start = Instant::now();
     third.signal("STOP");
     until("the fourth leads", 25, || fourth.leads()).await;
+    took("a standstill", start);
     third.signal("CONT");
     assert_eq!(third.wait().await.code(), Some(5));
     assert!(fourth.leads().await);
@@ -129,7 +60,7 @@ async fn one_leads_and_the_next_takes_over_after_an_end_a_kill_and_a_standstill(
 #[tokio::test]
 async fn without_leader_election_it_runs_and_ends_at_an_interrupt() {
     let env = Env::new("graceful").await;
-    let mut controller = Controller::start(&env, &["--leader-elect=false"]).await;
+    let mut controller = env.controller(&["--leader-elect=false"]).await;
     controller.ready().await;
     controller.signal("INT");
     assert_eq!(controller.wait().await.code(), Some(0));

@@ -6,10 +6,7 @@ use axum::{Router, http::StatusCode, routing::post};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use super::{
-    harness::{Env, INTERLOCK, PLUGIN, ended, held, image},
-    process::Controller,
-};
+use super::harness::{Env, INTERLOCK, PLUGIN, ended, held, image};
 
 /// A receiver of hooks whose answer can be changed.
 async fn receiver(answer: watch::Receiver<u16>) -> String {
@@ -147,7 +144,7 @@ async fn a_failed_hook_is_explained_skipped_and_the_update_goes_on() {
     let (answer, answers) = watch::channel(500);
     env.create("web", 2).await;
     env.policy("web", hook(&receiver(answers).await)).await;
-    let mut controller = Controller::start(&env, &["--leader-elect=false"]).await;
+    let mut controller = env.controller(&["--leader-elect=false"]).await;
     controller.ready().await;
 
     env.set_image("web", "r.test/img:v2", false).await;

@@ -49,7 +49,7 @@ async fn three_deployments_of_four_start_and_update_in_order_and_in_place() {
         env.all_well(app).await;
     }
     for pair in APPS.windows(2) {
-        let (before, after) = (ready_at(&env, pair[0], &v1, 4), env.observer.first_seen(pair[1], &v1).unwrap());
+        let (before, after) = (ready_at(&env, pair[0], &v1, 4), env.observer.first_seen(pair[1], &v1).unwrap().at);
         assert!(before < after, "{} started before {} was ready", pair[1], pair[0]);
     }
     assert!(env.receiver.calls().is_empty(), "no hooks at birth");
@@ -76,7 +76,7 @@ async fn three_deployments_of_four_start_and_update_in_order_and_in_place() {
         assert!(env.observer.fewest_ready(app, mark) >= 3, "{app}: fewer ready pods than replicas - maxUnavailable");
     }
     for pair in APPS.windows(2) {
-        let (before, after) = (ready_at(&env, pair[0], &v2, 4), env.observer.first_seen(pair[1], &v2).unwrap());
+        let (before, after) = (ready_at(&env, pair[0], &v2, 4), env.observer.first_seen(pair[1], &v2).unwrap().at);
         assert!(before < after, "{} was updated before {} was done", pair[1], pair[0]);
     }
     for app in APPS {

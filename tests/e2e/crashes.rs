@@ -6,12 +6,12 @@ use std::collections::BTreeSet;
 use futures::stream::{self, StreamExt};
 use tally::Tally;
 
-use crate::harness::{Env, Moment, gate::Answer, objects};
+use crate::harness::{Env, Gate, Moment, gate::Answer, objects};
 
-const PODS: i64 = 2;
+pub const PODS: i64 = 2;
 
 /// How many expectations [`check`] looks at.
-const CHECKS: usize = 9;
+pub const CHECKS: usize = 10;
 
 async fn ready(name: &str) -> Env {
     let env = Env::with_policy(name).await;
@@ -20,13 +20,14 @@ async fn ready(name: &str) -> Env {
 }
 
 /// The end that the update has to reach, whatever happened on the way.
-async fn check(env: &Env, mark: usize, what: &str) {
+pub async fn check(env: &Env, mark: usize, what: &str) {
     env.ended("web", "Succeeded").await;
     env.all_well("web").await;
     let (born, gone) = env.observer.born_and_gone("web", mark);
     assert_eq!((born.len(), gone.len()), (0, 0), "{what}: pods were created or deleted");
     assert!(env.observer.fewest_ready("web", mark) >= 1, "{what}: fewer ready pods than replicas - maxUnavailable");
     assert_eq!(env.sets("web").await.len(), 2, "{what}: the main ReplicaSet and one for the history");
+    assert_eq!(env.observer.sets("web").len(), 2, "{what}: no other ReplicaSet was ever made");
     assert_eq!(env.runs("web").await.len(), 1, "{what}: one run");
     env.assert_hooks_first("web", &["v1"]);
     for path in ["/before", "/after"] {
@@ -39,10 +40,15 @@ async fn check(env: &Env, mark: usize, what: &str) {
 /// How many writes an undisturbed update makes.
 async fn reference() -> usize {
     let env = ready("ref").await;
-    let (mark, before) = (env.observer.mark(), env.gate.writes().len());
+    undisturbed(&env, &env.gate).await
+}
+
+/// Updates without trouble, and counts the writes that went through the gate.
+pub async fn undisturbed(env: &Env, gate: &Gate) -> usize {
+    let (mark, before) = (env.observer.mark(), gate.writes().len());
     env.patch("web", objects::set_image("v2")).await;
-    check(&env, mark, "undisturbed").await;
-    let writes = env.gate.writes();
+    check(env, mark, "undisturbed").await;
+    let writes = gate.writes();
     let own: Vec<_> = writes[before..].iter().filter(|w| !w.what.contains("hookpolicies")).collect();
     assert!(own.len() >= 10, "{own:?}");
     own.len()

@@ -4,6 +4,8 @@
 #![allow(clippy::pedantic)] // tests read better with less ceremony
 #![allow(unreachable_pub)] // the modules of one test program
 
+#[path = "../common/controller.rs"]
+mod controller;
 mod harness;
 
 mod chain;
@@ -11,7 +13,10 @@ mod content;
 mod crashes;
 mod examples;
 mod failures;
+mod killed;
 mod random;
 mod scenarios;
 mod steps;
+mod two;
+mod watches;
 mod ways;

@@ -2,16 +2,15 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use devcluster::Cluster;
+use devcluster::{Cluster, WatchProxy};
 use interlock::{
     action::{
         Actions,
         http::{Allow, HttpClient},
     },
     controller::{self, Clock},
-    install::{self, InstallOptions},
     lease::Fence,
-    observe::Scope,
+    observe::{self, Scope},
     publish::metrics::Metrics,
     serve::Health,
 };
@@ -25,52 +24,18 @@ use kube::{
     core::DynamicObject,
 };
 use serde_json::{Value, json};
-use tokio::{sync::OnceCell, task::JoinHandle};
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::{Gate, objects, observer::Observer, receiver::Receiver};
+use super::{
+    Gate,
+    cluster::{apply, cluster},
+    objects,
+    observer::Observer,
+    receiver::Receiver,
+};
 
 pub const HELD_BY: &str = "interlock.dev/held-by";
-
-static INSTALLED: OnceCell<()> = OnceCell::const_new();
-
-/// The cluster of this test program, with Interlock's definitions, policies and rights, and a user `dev`.
-pub async fn cluster() -> &'static Cluster {
-    let cluster = Cluster::shared().await.expect("a development cluster");
-    INSTALLED
-        .get_or_init(|| async {
-            let admin = cluster.client().await.unwrap();
-            install::install(&admin, &InstallOptions::default()).await.expect("installation");
-            for object in [
-                json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "e2e-dev"}, "rules": [
-                    {"apiGroups": ["apps"], "resources": ["*"], "verbs": ["*"]},
-                    {"apiGroups": [""], "resources": ["pods"], "verbs": ["*"]},
-                    {"apiGroups": ["interlock.dev"], "resources": ["hookpolicies"], "verbs": ["*"]},
-                ]}),
-                json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "e2e-dev"},
-                    "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "e2e-dev"},
-                    "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "dev"}]}),
-            ] {
-                apply(&admin, &object).await;
-            }
-        })
-        .await;
-    cluster
-}
-
-/// Server-side apply of any object.
-pub async fn apply(client: &Client, object: &Value) {
-    let object: DynamicObject = serde_json::from_value(object.clone()).unwrap();
-    let types = object.types.clone().unwrap();
-    let (group, version) = types.api_version.split_once('/').unwrap_or(("", types.api_version.as_str()));
-    let gvk = kube::core::GroupVersionKind::gvk(group, version, &types.kind);
-    let resource = kube::core::ApiResource::from_gvk(&gvk);
-    let api: Api<DynamicObject> = match object.namespace() {
-        Some(ns) => Api::namespaced_with(client.clone(), &ns, &resource),
-        None => Api::all_with(client.clone(), &resource),
-    };
-    api.patch(&object.name_any(), &PatchParams::apply("e2e").force(), &Patch::Apply(&object)).await.unwrap();
-}
 
 pub struct Env {
     pub cluster: &'static Cluster,
@@ -81,13 +46,19 @@ pub struct Env {
     pub observer: Observer,
     pub receiver: Receiver,
     pub gate: Gate,
+    /// Stands before the controller's watches, if the test wants that.
+    proxy: Option<WatchProxy>,
     controller: Option<(JoinHandle<()>, CancellationToken)>,
 }
 
 impl Env {
     /// A fresh namespace; no policy and no controller yet.
     pub async fn new(name: &str) -> Self {
-        let cluster = cluster().await;
+        Self::on(cluster().await, name).await
+    }
+
+    /// The same on another cluster, which is prepared.
+    pub async fn on(cluster: &'static Cluster, name: &str) -> Self {
         let admin = cluster.client().await.unwrap();
         let namespace = format!("{}-{}", name.replace('_', "-"), suffix());
         let spaces: Api<Namespace> = Api::all(admin.clone());
@@ -98,16 +69,40 @@ impl Env {
         let dev = cluster.client_as("dev", &["system:authenticated"]).await.unwrap();
         let observer = Observer::start(admin.clone(), &namespace).await;
         let receiver = Receiver::start().await;
-        Self { cluster, namespace, admin, dev, observer, receiver, gate: Gate::default(), controller: None }
+        Self {
+            cluster,
+            namespace,
+            admin,
+            dev,
+            observer,
+            receiver,
+            gate: Gate::default(),
+            proxy: None,
+            controller: None,
+        }
     }
 
     /// A namespace with the usual policy, in force, and a running controller.
     pub async fn with_policy(name: &str) -> Self {
-        let mut env = Self::new(name).await;
-        let policy = objects::policy("p", &env.receiver.url);
-        env.policy(policy).await;
-        env.start().await;
-        env
+        Self::new(name).await.governed().await
+    }
+
+    /// The controller will reach the API server through a proxy.
+    pub async fn behind_proxy(mut self) -> Self {
+        self.proxy = Some(WatchProxy::start(self.cluster.config().await.unwrap()).await.unwrap());
+        self
+    }
+
+    /// The proxy of [`Self::behind_proxy`].
+    pub fn proxy(&self) -> &WatchProxy {
+        self.proxy.as_ref().expect("this test has a proxy")
+    }
+
+    /// With the usual policy, in force, and a running controller.
+    pub async fn governed(mut self) -> Self {
+        self.policy(objects::policy("p", &self.receiver.url)).await;
+        self.start().await;
+        self
     }
 
     /// Starts the controller of this namespace, as its service account.
@@ -117,7 +112,10 @@ impl Env {
         let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &kube::config::KubeConfigOptions::default())
             .await
             .unwrap();
-        config.default_retry = false;
+        if let Some(proxy) = &self.proxy {
+            config.cluster_url = proxy.url().parse().unwrap();
+        }
+        let mut config = observe::client_config(config);
         config.headers.push((http::header::USER_AGENT, format!("interlock/e2e-{}", self.namespace).parse().unwrap()));
         let client = kube::client::ClientBuilder::try_from(config).unwrap().with_layer(&self.gate).build();
         let options = controller::Options {
@@ -378,66 +376,11 @@ impl Env {
             let called =
                 calls.iter().filter(|c| c.path == "/before" && c.images().contains(&image)).map(|c| c.at).min();
             assert!(
-                called.is_some_and(|at| at <= seen),
-                "{}: {image} was seen in a pod before its hook",
+                called.is_some_and(|at| at <= seen.at) && self.observer.hooks_recorded_before(&seen),
+                "{}: {image} was seen in a pod before its hook; called {called:?}, seen {seen:?}",
                 self.namespace
             );
         }
-    }
-
-    /// Everything of the namespace in a few lines.
-    pub async fn picture(&self) -> String {
-        let mut text = String::new();
-        let list = self.deployments().list(&ListParams::default()).await.unwrap();
-        for d in list.items.iter().map(|d| serde_json::to_value(d).unwrap()) {
-            let name = d["metadata"]["name"].as_str().unwrap();
-            text += &format!(
-                "deployment {name} gen {} {:?} paused {} replicas {} annotations {} status {}\n",
-                d["metadata"]["generation"],
-                containers(&d["spec"]["template"]["spec"]),
-                d["spec"]["paused"],
-                d["spec"]["replicas"],
-                d["metadata"]["annotations"],
-                short(&d["status"])
-            );
-            for s in self.sets(name).await {
-                text += &format!(
-                    "  replicaset {} r{} {:?} replicas {} status {} annotations {}\n",
-                    s["metadata"]["name"],
-                    revision(&s),
-                    containers(&s["spec"]["template"]["spec"]),
-                    s["spec"]["replicas"],
-                    s["status"],
-                    s["metadata"]["annotations"]
-                );
-            }
-            for p in self.pods(name).await {
-                text += &format!(
-                    "  pod {} {:?} {} {}\n",
-                    p["metadata"]["name"],
-                    containers(&p["spec"]),
-                    p["metadata"]["annotations"]["interlock.dev/update"],
-                    p["status"]["containerStatuses"][0]["state"]
-                );
-            }
-            for r in self.runs(name).await {
-                let mut status = r["status"].clone();
-                status["owed"] = json!(status["owed"].as_array().map(Vec::len));
-                let conditions: Vec<String> = status["conditions"]
-                    .as_array()
-                    .into_iter()
-                    .flatten()
-                    .map(|c| format!("{}={}/{}", c["type"], c["status"], c["reason"]))
-                    .collect();
-                status["conditions"] = json!(conditions.join(" "));
-                text += &format!("  run {} #{} {status}\n", r["metadata"]["name"], r["spec"]["sequence"]);
-            }
-        }
-        text += &format!(
-            "  last writes: {:?}\n",
-            self.gate.writes().iter().rev().take(12).map(|w| w.what.clone()).collect::<Vec<_>>()
-        );
-        text
     }
 }
 
@@ -448,19 +391,6 @@ impl Drop for Env {
             task.abort();
         }
     }
-}
-
-fn short(status: &Value) -> Value {
-    let mut status = status.clone();
-    status["conditions"] = json!(
-        status["conditions"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .map(|c| format!("{}={} {}", c["type"], c["status"], c["reason"]))
-            .collect::<Vec<_>>()
-    );
-    status
 }
 
 /// Name, image and environment of each container.

@@ -1,0 +1,60 @@
+//! The real process is killed before each of its writes reaches the API server, and right after each with the reply
+//! lost. A new process reaches the same end with the same counts.
+
+use futures::stream::{self, StreamExt};
+use tally::Tally;
+
+use crate::{
+    crashes::{CHECKS, PODS, check, undisturbed},
+    harness::{Env, Moment, objects, process::Way},
+};
+
+/// Nobody else is there.
+const ALONE: [&str; 1] = ["--leader-elect=false"];
+
+async fn ready() -> (Env, Way) {
+    let env = Env::new("killed").await;
+    env.policy(objects::policy("p", &env.receiver.url)).await;
+    let way = Way::new(&env, "killed").await;
+    env.create(objects::deployment("web", PODS)).await;
+    (env, way)
+}
+
+async fn killed(moment: Moment, nth: usize, tally: &Tally) {
+    let what = format!("killed {moment:?} write {nth}");
+    let (env, way) = ready().await;
+    let mut first = way.start(&ALONE).await;
+    let mark = env.observer.mark();
+    let mut stops = way.gate.stop_at_any(moment, nth);
+    env.patch("web", objects::set_image("v2")).await;
+    let mut second = None;
+    let stop = tokio::select! {
+        stop = stops.recv() => {
+            first.signal("KILL");
+            first.wait().await;
+            second = Some(way.start(&ALONE).await);
+            stop
+        }
+        // Fewer writes than in the reference run: timing decides whether counters are written.
+        () = env.ended("web", "Succeeded") => None,
+    };
+    check(&env, mark, &what).await;
+    // Held back until here: with its client gone the write must never be made.
+    drop((stop, second));
+    tally.points(1);
+    tally.checks(CHECKS);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_that_is_killed_at_any_write_is_taken_up() {
+    let (env, way) = ready().await;
+    let controller = way.start(&ALONE).await;
+    let writes = undisturbed(&env, &way.gate).await;
+    drop(controller);
+    let tally = Tally::new("process killed at every write, real control plane");
+    // The short form has each write once, before and after by turns; all pairs are in the long form, and in process.
+    let long = std::env::var_os("INTERLOCK_LONG").is_some();
+    let both = |n: usize| [(Moment::Before, n), (Moment::After, n)].into_iter().skip(if long { 0 } else { n % 2 });
+    let points = (1..=writes).flat_map(|n| both(n).take(if long { 2 } else { 1 }));
+    stream::iter(points).for_each_concurrent(4, |(moment, n)| killed(moment, n, &tally)).await;
+}
