@@ -79,14 +79,16 @@ impl Story {
         }
     }
 
-    /// Races are part of it: what is refused because it is gone already is no fault.
-    async fn patch(&self, body: Value) {
-        let _ = self.env.deployments().patch("web", &PatchParams::default(), &Patch::Strategic(&body)).await;
+    /// Was it taken? Races are part of it: what is refused because it is gone already is no fault.
+    async fn patch(&self, body: Value) -> bool {
+        self.env.deployments().patch("web", &PatchParams::default(), &Patch::Strategic(&body)).await.is_ok()
     }
 
-    fn now_has(&mut self, replicas: i64) {
-        self.sent_away += (self.replicas - replicas).max(0);
-        self.replicas = replicas;
+    fn now_has(&mut self, replicas: i64, taken: bool) {
+        if taken {
+            self.sent_away += (self.replicas - replicas).max(0);
+            self.replicas = replicas;
+        }
     }
 
     /// One thing that happens.
@@ -156,8 +158,8 @@ impl Story {
 
     async fn scale(&mut self) -> String {
         let replicas = *self.rng.of(&[0, 0, 1, 2, 3, 4]);
-        self.patch(json!({"spec": {"replicas": replicas}})).await;
-        self.now_has(replicas);
+        let taken = self.patch(json!({"spec": {"replicas": replicas}})).await;
+        self.now_has(replicas, taken);
         format!("scale {replicas}")
     }
 
@@ -165,8 +167,8 @@ impl Story {
         let pods = self.env.pods("web").await;
         if let Some(pod) = pods.get(usize::try_from(self.rng.below(4)).unwrap()) {
             let name = pod["metadata"]["name"].as_str().unwrap();
-            let _ = self.env.pods_api().delete(name, &DeleteParams::default()).await;
-            self.sent_away += 1;
+            let taken = self.env.pods_api().delete(name, &DeleteParams::default()).await.is_ok();
+            self.sent_away += i64::from(taken);
         }
         "pod deleted".into()
     }
@@ -196,15 +198,14 @@ impl Story {
         manifest["spec"]["paused"] = json!(false);
         manifest["spec"]["template"]["spec"]["containers"][0]["image"] = json!(objects::image(&version));
         let api = self.env.deployments();
-        let how = if self.rng.below(2) == 0 {
+        let (how, answer) = if self.rng.below(2) == 0 {
             let params = PatchParams::apply("somebody").force();
-            let _ = api.patch("web", &params, &Patch::Apply(&manifest)).await;
-            "applied"
+            ("applied", api.patch("web", &params, &Patch::Apply(&manifest)).await)
         } else {
-            let _ = api.replace("web", &PostParams::default(), &serde_json::from_value(manifest).unwrap()).await;
-            "replaced"
+            let manifest = serde_json::from_value(manifest).unwrap();
+            ("replaced", api.replace("web", &PostParams::default(), &manifest).await)
         };
-        self.now_has(replicas);
+        self.now_has(replicas, answer.is_ok());
         format!("{how} with {version}, {replicas} replicas, paused: false")
     }
 
@@ -275,8 +276,8 @@ impl Story {
         self.watches().iter().for_each(|(_, proxy, resource)| proxy.set(resource, WatchFault::None));
         self.no_quota().await;
         self.env.policy(objects::policy("p", &self.env.receiver.url)).await;
-        self.patch(json!({"spec": {"paused": false, "replicas": 2, "revisionHistoryLimit": 10}})).await;
-        self.now_has(2);
+        let taken = self.patch(json!({"spec": {"paused": false, "replicas": 2, "revisionHistoryLimit": 10}})).await;
+        self.now_has(2, taken);
         self.env.patch("web", objects::set_image("v9")).await;
         let env = &self.env;
         env.all_well("web").await;
