@@ -85,7 +85,9 @@ pub enum Effect {
         /// The merge patch.
         patch: Value,
     },
-    /// Set conditions of ours in the Deployment's status (strategic merge, by type).
+    /// Set conditions of ours in the Deployment's status (strategic merge, by type). Precondition: the UID. Not the
+    /// resourceVersion: the Deployment controller writes the status in the same moments. One that arrives late is put
+    /// right by the next plan.
     MirrorConditions {
         /// Conditions by type.
         conditions: BTreeMap<String, Mirror>,

@@ -77,6 +77,26 @@ fn an_update_waits_for_its_predecessors_or_for_a_decision() {
 }
 
 #[test]
+fn a_condition_of_an_earlier_write_that_arrives_last_is_put_right() {
+    let mut sim = governed(2);
+    sim.set_image("app:v2");
+    sim.settle();
+    let well = sim.d.status.conditions.clone();
+    for (type_, status, reason) in [
+        (names::CONDITION_SUCCEEDED, condition::Status::Unknown, "InProgress"),
+        (names::CONDITION_SUCCEEDED, condition::Status::False, "PodFailing"),
+        (names::CONDITION_HELD, condition::Status::True, "Held"),
+    ] {
+        let late = sim.d.status.conditions.get_mut(type_).unwrap();
+        (late.status, late.reason) = (status, reason.to_owned());
+        assert_ne!(sim.d.status.conditions, well);
+        sim.settle();
+        let (is, was) = (&sim.d.status.conditions[type_], &well[type_]);
+        assert_eq!((is.status, &is.reason), (was.status, &was.reason), "{type_}");
+    }
+}
+
+#[test]
 fn a_slot_is_waited_for() {
     let mut sim = governed(2);
     sim.busy.insert("p".into(), 1);

@@ -313,7 +313,8 @@ impl Executor {
             })
             .collect();
         let api: Api<Object<DeploymentKind>> = self.api(&subject.key);
-        let patch = Patch::Strategic(json!({"status": {"conditions": conditions}}));
+        let patch = json!({"metadata": {"uid": subject.uid}, "status": {"conditions": conditions}});
+        let patch = Patch::Strategic(patch);
         let deployment = self.call("conditions", api.patch_status(&subject.key.name, &params(), &patch)).await?;
         self.learn(subject, &deployment);
         Ok(())

@@ -333,15 +333,25 @@ impl Planner<'_> {
             }
         } else if !d.held()
             && let Some(last) = self.w.latest_run()
-            && last.status.ended.as_ref().is_some_and(|e| e.outcome == Outcome::Returned)
-            && d.status.conditions.get(names::CONDITION_SUCCEEDED).is_some_and(|c| {
-                c.status == Status::Unknown || c.reason != Reason::Returned.as_str() && c.status == Status::False
-            })
+            && let Some(shown) = d.status.conditions.get(names::CONDITION_SUCCEEDED)
         {
-            want.insert(
-                names::CONDITION_SUCCEEDED,
-                (Status::True, Reason::Returned, format!("run {}: the template went back to what runs", last.name)),
-            );
+            let entry = match last.status.ended.as_ref().map(|e| e.outcome) {
+                Some(Outcome::Returned)
+                    if shown.status == Status::Unknown
+                        || shown.reason != Reason::Returned.as_str() && shown.status == Status::False =>
+                {
+                    let message = format!("run {}: the template went back to what runs", last.name);
+                    Some((Status::True, Reason::Returned, message))
+                }
+                // The one write without a precondition on what it replaces: an earlier one may arrive last.
+                Some(Outcome::Succeeded) if shown.status != Status::True => {
+                    Some((Status::True, Reason::Succeeded, format!("run {}", last.name)))
+                }
+                _ => None,
+            };
+            if let Some(entry) = entry {
+                want.insert(names::CONDITION_SUCCEEDED, entry);
+            }
         }
         let changed: BTreeMap<String, Mirror> = want
             .into_iter()
