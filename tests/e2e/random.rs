@@ -280,8 +280,10 @@ impl Story {
         self.now_has(2, taken);
         self.env.patch("web", objects::set_image("v9")).await;
         let env = &self.env;
-        env.all_well("web").await;
-        env.ended("web", "Succeeded").await;
+        env.until(&format!("the last run succeeded and all is well: {told}"), 240, || async {
+            env.run("web").await["status"]["ended"]["outcome"] == "Succeeded" && env.why_not_well("web").await.is_none()
+        })
+        .await;
         sleep(Duration::from_millis(500)).await; // who was late may act still
         assert_eq!(env.why_not_well("web").await, None, "{}: it stays well: {told}", env.namespace);
         assert_ne!(env.get("web").await["spec"]["paused"], true, "{}: nothing is stuck: {told}", env.namespace);
