@@ -31,6 +31,23 @@ pub fn same(a: &str, b: &str) -> bool {
     a == b || normalise(a) == normalise(b)
 }
 
+/// Does a text name this image, and not only one that begins or ends like it (`v1` and `v10`)? A registry may stand
+/// before it: the kubelet completes short names.
+pub fn named(text: &str, image: &str) -> bool {
+    let inside = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+    !image.is_empty()
+        && text.match_indices(image).any(|(at, _)| {
+            let (before, after) =
+                (text.get(..at).unwrap_or_default(), text.get(at + image.len()..).unwrap_or_default());
+            let ends = match after.strip_prefix('.') {
+                // A sentence may end here.
+                Some(rest) => !rest.starts_with(inside),
+                None => !after.starts_with(inside),
+            };
+            ends && !before.ends_with(|c: char| inside(c) || c == '.')
+        })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -47,5 +64,13 @@ mod tests {
         for odd in ["", "@", ":", "/", "a@", "\0", "@@", "a/b/c@:"] {
             let _ = normalise(odd);
         }
+    }
+
+    #[test]
+    fn a_text_names_an_image_whole() {
+        let text = "Back-off pulling image \"docker.io/library/app:v10\": failed to resolve r.test/web:v1: not found.";
+        assert!(named(text, "app:v10") && named(text, "docker.io/library/app:v10") && named(text, "r.test/web:v1"));
+        assert!(!named(text, "app:v1") && !named(text, "pp:v10") && !named(text, "web:v") && !named(text, ""));
+        assert!(named("cannot pull app:v1.", "app:v1") && !named("cannot pull app:v1.2", "app:v1"));
     }
 }

@@ -340,7 +340,12 @@ fn failing(pod: &Pod, tolerance: &Tolerance, now: Time) -> Evidence {
         {
             continue;
         }
-        let names_it = message.contains(&container.image);
+        let names_it = image::named(message, &container.image);
+        // The kubelet says why the image before could not be pulled until it has tried the new one, however long that
+        // takes on a busy node.
+        if !names_it && was.is_some_and(|was| image::named(message, &was.spec)) {
+            continue;
+        }
         let hopeless = matches!(reason.as_str(), "InvalidImageName" | "ErrImageNeverPull");
         // A healthy image that comes back soon waits in CrashLoopBackOff too: without a crash of its own only the
         // deadline decides.
