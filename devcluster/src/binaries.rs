@@ -1,9 +1,8 @@
-//! The Kubernetes, etcd and KWOK binaries: which there are, where they are cached, and how they are
-//! built.
+//! The binaries of a cluster: which there are, where they are cached, and how they are built.
 //!
-//! They come from the Go module proxy through the two `go.mod` files of this crate, which are
-//! embedded so that the library works from any folder. A build happens once per machine and per
-//! content of those files.
+//! They come from the Go module proxy through the `go.mod` files of this crate, which are embedded
+//! so that the library works from any folder. A build happens once per machine and per content of
+//! those files.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -18,12 +17,16 @@ use sha2::{Digest, Sha256};
 use crate::builder;
 use crate::paths::cache_dir;
 
-/// One of the two Go modules: its folder name and its files.
+/// A Go module: its folder name and its files.
 #[derive(Debug)]
 pub(crate) struct GoModule {
     pub(crate) name: &'static str,
     pub(crate) go_mod: &'static str,
     pub(crate) go_sum: &'static str,
+    /// Our own source files: path and text. Most modules only name others.
+    pub(crate) sources: &'static [(&'static str, &'static str)],
+    /// Value of `-tags`.
+    pub(crate) tags: &'static str,
     /// Value of `-ldflags`. Versions are set here because a plain `go build` leaves them at v0.0.0.
     pub(crate) ldflags: &'static str,
 }
@@ -32,6 +35,8 @@ pub(crate) const K8S: GoModule = GoModule {
     name: "k8s",
     go_mod: include_str!("../go/k8s/go.mod"),
     go_sum: include_str!("../go/k8s/go.sum"),
+    sources: &[],
+    tags: "",
     ldflags: "-s -w -X k8s.io/component-base/version.gitVersion=v1.37.2 \
               -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=37 \
               -X k8s.io/client-go/pkg/version.gitVersion=v1.37.2",
@@ -41,7 +46,31 @@ pub(crate) const KWOK: GoModule = GoModule {
     name: "kwok",
     go_mod: include_str!("../go/kwok/go.mod"),
     go_sum: include_str!("../go/kwok/go.sum"),
+    sources: &[],
+    tags: "",
     ldflags: "-s -w -X sigs.k8s.io/kwok/pkg/consts.Version=v0.8.0",
+};
+
+pub(crate) const RUNTIME: GoModule = GoModule {
+    name: "runtime",
+    go_mod: include_str!("../go/runtime/go.mod"),
+    go_sum: include_str!("../go/runtime/go.sum"),
+    sources: &[],
+    // Snapshotters that need C libraries or are not used.
+    tags: "no_btrfs,no_devmapper,no_zfs",
+    ldflags: "-s -w -X github.com/containerd/containerd/v2/version.Version=v2.2.9",
+};
+
+pub(crate) const NODE: GoModule = GoModule {
+    name: "node",
+    go_mod: include_str!("../go/node/go.mod"),
+    go_sum: "",
+    sources: &[
+        ("app/main.go", include_str!("../go/node/app/main.go")),
+        ("runc-unfiltered/main.go", include_str!("../go/node/runc-unfiltered/main.go")),
+    ],
+    tags: "",
+    ldflags: "-s -w",
 };
 
 /// Flags of every build, part of the cache key. `-mod=readonly` keeps a `GOFLAGS` of the user from
@@ -65,9 +94,22 @@ pub enum Binary {
     Kubectl,
     /// The simulator of nodes and pods.
     Kwok,
-    /// The real node agent. No cluster of this crate starts it; it is there for comparisons with
-    /// the simulator.
+    /// The agent of a real node.
     Kubelet,
+    /// The container runtime of a real node.
+    Containerd,
+    /// What containerd runs beside every pod.
+    ContainerdShim,
+    /// What creates containers.
+    Runc,
+    /// What calls it, see `go/node/runc-unfiltered/main.go`.
+    RuncUnfiltered,
+    /// The network plugin of a real node.
+    CniBridge,
+    /// The plugin that gives out the addresses of its pods.
+    CniHostLocal,
+    /// The program in the images of the registry of a real node.
+    App,
 }
 
 impl Binary {
@@ -75,8 +117,20 @@ impl Binary {
     pub const DEFAULT: [Self; 6] =
         [Self::Etcd, Self::KubeApiserver, Self::KubeControllerManager, Self::KubeScheduler, Self::Kubectl, Self::Kwok];
 
-    /// Every binary, those that a cluster does not need included.
-    pub const ALL: [Self; 7] = [
+    /// What a real node needs besides.
+    pub const REAL_NODE: [Self; 8] = [
+        Self::Kubelet,
+        Self::Containerd,
+        Self::ContainerdShim,
+        Self::Runc,
+        Self::RuncUnfiltered,
+        Self::CniBridge,
+        Self::CniHostLocal,
+        Self::App,
+    ];
+
+    /// Every binary.
+    pub const ALL: [Self; 14] = [
         Self::Etcd,
         Self::KubeApiserver,
         Self::KubeControllerManager,
@@ -84,6 +138,13 @@ impl Binary {
         Self::Kubectl,
         Self::Kwok,
         Self::Kubelet,
+        Self::Containerd,
+        Self::ContainerdShim,
+        Self::Runc,
+        Self::RuncUnfiltered,
+        Self::CniBridge,
+        Self::CniHostLocal,
+        Self::App,
     ];
 
     /// The file name, for example `kube-apiserver`.
@@ -96,6 +157,13 @@ impl Binary {
             Self::Kubectl => "kubectl",
             Self::Kwok => "kwok",
             Self::Kubelet => "kubelet",
+            Self::Containerd => "containerd",
+            Self::ContainerdShim => "containerd-shim-runc-v2",
+            Self::Runc => "runc",
+            Self::RuncUnfiltered => "runc-unfiltered",
+            Self::CniBridge => "bridge",
+            Self::CniHostLocal => "host-local",
+            Self::App => "node-app",
         }
     }
 
@@ -105,7 +173,17 @@ impl Binary {
     }
 
     pub(crate) fn module(self) -> &'static GoModule {
-        if self == Self::Kwok { &KWOK } else { &K8S }
+        match self {
+            Self::Kwok => &KWOK,
+            Self::Containerd | Self::ContainerdShim | Self::Runc | Self::CniBridge | Self::CniHostLocal => &RUNTIME,
+            Self::App | Self::RuncUnfiltered => &NODE,
+            _ => &K8S,
+        }
+    }
+
+    /// Whether it has parts in C: runc must enter namespaces before the Go runtime starts threads.
+    pub(crate) fn needs_c(self) -> bool {
+        self == Self::Runc
     }
 
     /// The Go package that is built.
@@ -118,6 +196,13 @@ impl Binary {
             Self::Kubectl => "k8s.io/kubernetes/cmd/kubectl",
             Self::Kwok => "sigs.k8s.io/kwok/cmd/kwok",
             Self::Kubelet => "k8s.io/kubernetes/cmd/kubelet",
+            Self::Containerd => "github.com/containerd/containerd/v2/cmd/containerd",
+            Self::ContainerdShim => "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2",
+            Self::Runc => "github.com/opencontainers/runc",
+            Self::CniBridge => "github.com/containernetworking/plugins/plugins/main/bridge",
+            Self::CniHostLocal => "github.com/containernetworking/plugins/plugins/ipam/host-local",
+            Self::RuncUnfiltered => "interlock.invalid/devcluster/node/runc-unfiltered",
+            Self::App => "interlock.invalid/devcluster/node/app",
         }
     }
 
@@ -127,9 +212,14 @@ impl Binary {
         match self {
             Self::Etcd => Duration::from_mins(1),
             Self::KubeApiserver => Duration::from_mins(6),
-            Self::KubeControllerManager | Self::Kwok => Duration::from_mins(2),
-            Self::KubeScheduler => Duration::from_secs(10),
-            Self::Kubectl | Self::Kubelet => Duration::from_secs(30),
+            Self::KubeControllerManager | Self::Kwok | Self::Containerd => Duration::from_mins(2),
+            Self::Kubectl | Self::Kubelet | Self::Runc => Duration::from_secs(30),
+            Self::KubeScheduler
+            | Self::ContainerdShim
+            | Self::CniBridge
+            | Self::CniHostLocal
+            | Self::App
+            | Self::RuncUnfiltered => Duration::from_secs(10),
         }
     }
 
@@ -138,6 +228,10 @@ impl Binary {
         let module = match self {
             Self::Etcd => "go.etcd.io/etcd/server/v3 ",
             Self::Kwok => "sigs.k8s.io/kwok ",
+            Self::Containerd | Self::ContainerdShim => "github.com/containerd/containerd/v2 ",
+            Self::Runc => "github.com/opencontainers/runc ",
+            Self::CniBridge | Self::CniHostLocal => "github.com/containernetworking/plugins ",
+            Self::App | Self::RuncUnfiltered => return "of this repository",
             _ => "k8s.io/kubernetes ",
         };
         self.module()
@@ -167,16 +261,16 @@ impl Binaries {
     /// When Go is missing, a build fails (its output is shown) or the cache folder cannot be
     /// written.
     pub fn ensure(wanted: &[Binary]) -> Result<Self> {
-        let dir = build_dir()?;
         let mut paths = BTreeMap::new();
-        let mut missing = Vec::new();
+        let mut missing: BTreeMap<PathBuf, Vec<Binary>> = BTreeMap::new();
         for &binary in wanted {
+            let dir = build_dir(binary)?;
             match given(binary)?.or_else(|| Some(dir.join(binary.name())).filter(|path| path.is_file())) {
                 Some(path) => _ = paths.insert(binary, path),
-                None => missing.push(binary),
+                None => missing.entry(dir).or_default().push(binary),
             }
         }
-        if !missing.is_empty() {
+        for (dir, missing) in missing {
             builder::build(&dir, &missing)?;
             paths.extend(missing.into_iter().map(|binary| (binary, dir.join(binary.name()))));
         }
@@ -200,17 +294,23 @@ impl Binaries {
     }
 }
 
-/// The cache folder of exactly these module files and build flags.
+/// The cache folder of a binary, by the module files and build flags that it is built from. The
+/// control plane and the real node have one each, so that a change of one does not build the other.
 ///
 /// # Errors
 /// When there is no cache folder, see [`cache_dir`].
-pub fn build_dir() -> Result<PathBuf> {
+pub fn build_dir(binary: Binary) -> Result<PathBuf> {
     let mut hash = Sha256::new();
-    for module in [&K8S, &KWOK] {
-        for text in [module.go_mod, module.go_sum, module.ldflags] {
-            // With its length, so that text moved from one file to the next gives another key.
-            hash.update((text.len() as u64).to_be_bytes());
-            hash.update(text.as_bytes());
+    let of_node = [RUNTIME.name, NODE.name].contains(&binary.module().name);
+    let modules = if of_node { [&RUNTIME, &NODE] } else { [&K8S, &KWOK] };
+    for module in modules {
+        let files = [module.go_mod, module.go_sum, module.tags, module.ldflags];
+        for text in files.into_iter().chain(module.sources.iter().map(|(_, text)| *text)) {
+            if !text.is_empty() {
+                // With its length, so that text moved from one file to the next gives another key.
+                hash.update((text.len() as u64).to_be_bytes());
+                hash.update(text.as_bytes());
+            }
         }
     }
     hash.update(BUILD_FLAGS.join(" ").as_bytes());
@@ -249,12 +349,19 @@ mod tests {
         // The version that a binary reports is set by a flag: it must be the version that is built.
         assert!(K8S.ldflags.contains(&format!("gitVersion={}", Binary::KubeApiserver.pinned_version())));
         assert!(KWOK.ldflags.contains(&format!("Version={}", Binary::Kwok.pinned_version())));
+        assert!(RUNTIME.ldflags.contains(&format!("Version={}", Binary::Containerd.pinned_version())));
+        assert!(Binary::Runc.pinned_version().starts_with("v1."));
     }
 
     #[test]
     fn every_binary_is_a_tool_of_its_module() {
         for binary in Binary::ALL {
-            assert!(binary.module().go_mod.contains(binary.package()), "{}", binary.name());
+            let module = binary.module();
+            let named = match binary.package().strip_prefix("interlock.invalid/devcluster/node/") {
+                Some(folder) => module.sources.iter().any(|(path, _)| path.starts_with(folder)),
+                None => module.go_mod.contains(binary.package()),
+            };
+            assert!(named, "{}", binary.name());
             assert_eq!(Binary::from_name(binary.name()), Some(binary));
         }
     }

@@ -66,6 +66,9 @@ fn build_one(dir: &Path, binary: Binary, number: usize, of: usize) -> Result<()>
             go_version(module),
         )
     })?;
+    if binary.needs_c() && find_in_path("cc").is_none() {
+        bail!("cannot build {name}: there is no C compiler `cc` in PATH; install one, such as the package gcc");
+    }
     eprintln!(
         "devcluster: building {name} {} ({number} of {of}), this takes about {} the first time",
         binary.pinned_version(),
@@ -75,12 +78,12 @@ fn build_one(dir: &Path, binary: Binary, number: usize, of: usize) -> Result<()>
     let mut command = Command::new(go);
     command
         .current_dir(&source)
-        .env("CGO_ENABLED", "0")
+        .env("CGO_ENABLED", if binary.needs_c() { "1" } else { "0" })
         // A go.work file above the cache folder would change the versions.
         .env("GOWORK", "off")
         .arg("build")
         .args(BUILD_FLAGS)
-        .args(["-ldflags", module.ldflags, "-o"])
+        .args(["-tags", module.tags, "-ldflags", module.ldflags, "-o"])
         .args([unfinished.as_os_str(), OsStr::new(binary.package())])
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)
@@ -111,6 +114,11 @@ fn write_module(dir: &Path, module: &GoModule) -> Result<std::path::PathBuf> {
     fs::create_dir_all(&source)?;
     fs::write(source.join("go.mod"), module.go_mod)?;
     fs::write(source.join("go.sum"), module.go_sum)?;
+    for (path, text) in module.sources {
+        let path = source.join(path);
+        fs::create_dir_all(path.parent().unwrap_or(&source))?;
+        fs::write(path, text)?;
+    }
     Ok(source)
 }
 

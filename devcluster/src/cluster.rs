@@ -19,6 +19,7 @@ use crate::kubeconfig;
 use crate::options::Options;
 use crate::process::{Process, find_in_path};
 use crate::proxy::WatchProxy;
+use crate::real_node::{RealNode, Registry};
 use crate::start;
 
 /// A control plane on 127.0.0.1 with simulated nodes. Dropping it ends all its processes and
@@ -49,6 +50,7 @@ pub(crate) struct Owned {
     pub(crate) options: Options,
     pub(crate) binaries: Binaries,
     pub(crate) authority: Authority,
+    pub(crate) real_node: Option<RealNode>,
     pub(crate) dir: DataDir,
 }
 
@@ -281,6 +283,15 @@ impl Cluster {
     /// When there is no audit log, or the API server does not answer.
     pub async fn audit_mark(&self) -> Result<Mark> {
         crate::access::audit_mark(self.client().await?, &self.audit()?).await
+    }
+
+    /// The image registry of the real node.
+    ///
+    /// # Errors
+    /// When there is no real node, or the cluster is not our own.
+    pub fn registry(&self) -> Result<&Registry> {
+        let node = self.owned()?.real_node.as_ref();
+        node.map(|node| &node.registry).context("the cluster was started without a real node")
     }
 
     /// The process id of a component.

@@ -26,10 +26,12 @@ pub enum Component {
     Scheduler,
     /// The simulator of nodes and pods.
     Kwok,
+    /// The real node with all its containers; killing it is a power cut of that node.
+    RealNode,
 }
 
 impl Component {
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Etcd,
         Self::ApiServer,
         Self::ControllerManager,
@@ -37,6 +39,7 @@ impl Component {
         Self::ReplicaSetController,
         Self::Scheduler,
         Self::Kwok,
+        Self::RealNode,
     ];
 
     /// Whether it runs only with [`Options::separate_controllers`].
@@ -62,6 +65,7 @@ impl Component {
             }
             Self::Scheduler => Binary::KubeScheduler,
             Self::Kwok => Binary::Kwok,
+            Self::RealNode => Binary::Kubelet,
         }
     }
 
@@ -77,6 +81,7 @@ impl Component {
             // It writes status of nodes and pods of any node, which no role of Kubernetes itself
             // allows.
             Self::Kwok => Some(("kwok", &["system:masters"])),
+            Self::RealNode => Some(("system:node:real-0", &["system:nodes"])),
         }
     }
 }
@@ -175,6 +180,15 @@ pub(crate) fn args(component: Component, layout: &Layout, port: u16, options: &O
                 "--endpoint-reconciler-type=none".to_owned(),
                 "--service-cluster-ip-range=10.0.0.0/16".to_owned(),
             ];
+            if options.real_node {
+                args.extend([
+                    "--enable-admission-plugins=NodeRestriction".to_owned(),
+                    // The node's name is known to nobody.
+                    "--kubelet-preferred-address-types=InternalIP".to_owned(),
+                    format!("--kubelet-client-certificate={}", file("kubelet-client.crt")),
+                    format!("--kubelet-client-key={}", file("kubelet-client.key")),
+                ]);
+            }
             if options.audit {
                 args.extend([
                     format!("--audit-policy-file={}", file("audit-policy.yaml")),
@@ -219,11 +233,15 @@ pub(crate) fn args(component: Component, layout: &Layout, port: u16, options: &O
             format!("--config={}", file("kwok-stages.yaml")),
             "-v".to_owned(),
             "WARN".to_owned(),
-            "--manage-all-nodes=true".to_owned(),
+            // A real node is none of its business.
+            "--manage-all-nodes=false".to_owned(),
+            "--manage-nodes-with-label-selector=type=kwok".to_owned(),
             "--cidr=10.64.0.0/12".to_owned(),
             "--node-ip=127.0.0.1".to_owned(),
             "--node-lease-duration-seconds=40".to_owned(),
         ],
+        // Its command is made where its files are made.
+        Component::RealNode => Vec::new(),
     };
     // Last, because the last of two equal flags counts.
     args.extend_from_slice(match component {
@@ -232,7 +250,7 @@ pub(crate) fn args(component: Component, layout: &Layout, port: u16, options: &O
             &options.controller_manager_args
         }
         Component::Scheduler => &options.scheduler_args,
-        Component::Etcd | Component::Kwok => &[],
+        Component::Etcd | Component::Kwok | Component::RealNode => &[],
     });
     args
 }

@@ -16,13 +16,14 @@ use serde::{Deserialize, Serialize};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
 
-use crate::binaries::Binary;
+use crate::binaries::{Binaries, Binary};
 use crate::cluster::Cluster;
 use crate::component::Component;
 use crate::kubeconfig::write_private;
 use crate::options::Options;
 use crate::paths::cache_dir;
 use crate::process::tail;
+use crate::real_node::can_run_real_node;
 
 /// How often a state is looked at.
 const POLL: Duration = Duration::from_millis(50);
@@ -51,6 +52,17 @@ pub struct State {
     pub version: String,
     /// Versions of etcd and KWOK as they are built; a binary given by the user may have another.
     pub pinned: std::collections::BTreeMap<String, String>,
+}
+
+/// What [`Named::up`] starts.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted {
+    /// How many simulated nodes.
+    pub nodes: usize,
+    /// Whether there is a real node.
+    pub real_node: bool,
+    /// The cluster ends when this process ends.
+    pub for_pid: Option<u32>,
 }
 
 /// A cluster by name, running or not.
@@ -124,18 +136,31 @@ impl Named {
         Ok(state)
     }
 
-    /// Starts the cluster unless it runs, and waits until it is ready. `for_pid`: it ends when that
-    /// process ends.
+    /// Starts the cluster unless it runs, and waits until it is ready.
     ///
     /// # Errors
-    /// When it does not start; the error shows why.
-    pub async fn up(&self, nodes: usize, for_pid: Option<u32>) -> Result<State> {
+    /// When it does not start, or runs without the real node that is wanted; the error shows why.
+    pub async fn up(&self, wanted: Wanted) -> Result<State> {
         if let Some(state) = self.state()? {
+            let real = state.components.contains_key(&Component::RealNode.to_string());
+            ensure!(
+                real || !wanted.real_node,
+                "cluster {:?} runs already, without a real node; end it first",
+                self.name
+            );
             eprintln!("devcluster: cluster {:?} runs already", self.name);
             return Ok(state);
         }
         // Here and not in the background process, so that whoever waits sees the progress.
-        tokio::task::spawn_blocking(|| crate::Binaries::ensure(&Binary::DEFAULT)).await??;
+        tokio::task::spawn_blocking(move || {
+            let mut binaries = Binary::DEFAULT.to_vec();
+            if wanted.real_node {
+                can_run_real_node().context("this machine cannot run a real node")?;
+                binaries.extend(Binary::REAL_NODE);
+            }
+            Binaries::ensure(&binaries)
+        })
+        .await??;
         fs::create_dir_all(&self.dir).with_context(|| format!("cannot create {}", self.dir.display()))?;
         // Of a process that was killed. The new one removes it too, but only after it is visible as
         // the owner.
@@ -143,8 +168,11 @@ impl Named {
         let log_path = self.dir.join("serve.log");
         let log = File::create(&log_path)?;
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(["serve", "--name", &self.name, "--nodes", &nodes.to_string()]);
-        if let Some(pid) = for_pid {
+        command.args(["serve", "--name", &self.name, "--nodes", &wanted.nodes.to_string()]);
+        if wanted.real_node {
+            command.arg("--real-node");
+        }
+        if let Some(pid) = wanted.for_pid {
             command.args(["--for-pid", &pid.to_string()]);
         }
         let mut child = command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).spawn()?;
@@ -192,11 +220,11 @@ impl Named {
         Ok(ran)
     }
 
-    /// Owns the cluster until SIGTERM, SIGINT, or the end of `for_pid`. For the background process.
+    /// Owns the cluster until SIGTERM, SIGINT, or the end of the process that it was started for. For the background process.
     ///
     /// # Errors
     /// When the cluster runs already or does not start.
-    pub async fn serve(&self, nodes: usize, for_pid: Option<u32>) -> Result<()> {
+    pub async fn serve(&self, wanted: Wanted) -> Result<()> {
         // Out of the terminal's session: its end, or Ctrl-C in it, is none of this process's
         // business. An error means that this process leads a group, as one started by hand from a
         // shell does; then it is already apart.
@@ -213,14 +241,16 @@ impl Named {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let owner_gone = async {
-            match for_pid {
+            match wanted.for_pid {
                 Some(pid) => gone(pid).await,
                 None => std::future::pending().await,
             }
         };
         let work = async {
             let dir = Some(self.dir.join("cluster"));
-            let cluster = Cluster::start(Options { nodes, dir, ..Options::default() }).await?;
+            let Wanted { nodes, real_node, .. } = wanted;
+            let kwok = nodes > 0 || !real_node;
+            let cluster = Cluster::start(Options { nodes, kwok, real_node, dir, ..Options::default() }).await?;
             self.write_state(&cluster).await?;
             std::future::pending::<Result<()>>().await
         };

@@ -6,9 +6,9 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use devcluster::{Binaries, Binary, Named, State, build_dir};
+use devcluster::{Binaries, Binary, Named, State, Wanted, build_dir, can_run_real_node};
 
-/// A real Kubernetes control plane on this machine, with simulated nodes and no container engine.
+/// A real Kubernetes control plane on this machine, with simulated nodes, or a real one, and no container engine.
 ///
 /// The first use builds Kubernetes from source (about ten minutes, once per machine). Binaries and
 /// running clusters are kept in $INTERLOCK_CACHE, else in the user's cache folder. Ready binaries
@@ -31,12 +31,23 @@ struct Name {
 struct Up {
     #[command(flatten)]
     name: Name,
-    /// How many simulated nodes it has, each with room for 5000 pods.
-    #[arg(long, default_value_t = 2)]
-    nodes: usize,
+    /// How many simulated nodes it has, each with room for 5000 pods [default: 2, with --real-node 0].
+    #[arg(long)]
+    nodes: Option<usize>,
+    /// With a real node: kubelet, containerd, and an image registry with test images
+    /// (registry.test/NAME:v1 and others). Needs root.
+    #[arg(long)]
+    real_node: bool,
     /// End the cluster when this process ends.
     #[arg(long, value_name = "PID")]
     for_pid: Option<u32>,
+}
+
+impl Up {
+    fn wanted(&self) -> Wanted {
+        let nodes = self.nodes.unwrap_or(if self.real_node { 0 } else { 2 });
+        Wanted { nodes, real_node: self.real_node, for_pid: self.for_pid }
+    }
 }
 
 #[derive(Subcommand)]
@@ -68,9 +79,12 @@ enum Cmd {
     },
     /// Build the binaries (all that a cluster needs, or those named) and print where they are.
     Build {
-        /// For example kubectl; kubelet is built only when named here.
+        /// For example kubectl.
         #[arg(value_parser = binary)]
         binaries: Vec<Binary>,
+        /// Also what a real node needs, if this machine can run one.
+        #[arg(long)]
+        real_node: bool,
     },
     /// Own a cluster in the foreground until SIGTERM; what `up` runs in the background.
     #[command(hide = true)]
@@ -104,8 +118,8 @@ async fn main() -> ExitCode {
 async fn run(command: Cmd) -> Result<()> {
     let mut out = io::stdout().lock();
     match command {
-        Cmd::Up(Up { name, nodes, for_pid }) => {
-            let state = Named::new(&name.name)?.up(nodes, for_pid).await?;
+        Cmd::Up(up) => {
+            let state = Named::new(&up.name.name)?.up(up.wanted()).await?;
             show(&mut out, &state)?;
             if io::stdout().is_terminal() {
                 let name = if state.name == "default" { String::new() } else { format!(" --name {}", state.name) };
@@ -143,16 +157,21 @@ async fn run(command: Cmd) -> Result<()> {
             let error = Command::new(&state.kubectl).args(args).env("KUBECONFIG", &state.kubeconfig).exec();
             bail!("cannot run {}: {error}", state.kubectl.display());
         }
-        Cmd::Build { binaries } => {
-            let wanted = if binaries.is_empty() { Binary::DEFAULT.to_vec() } else { binaries };
+        Cmd::Build { binaries, real_node } => {
+            let mut wanted = if binaries.is_empty() { Binary::DEFAULT.to_vec() } else { binaries };
+            if real_node {
+                match can_run_real_node() {
+                    Ok(()) => wanted.extend(Binary::REAL_NODE),
+                    Err(error) => eprintln!("devcluster: nothing built for a real node: {error:#}"),
+                }
+            }
             let built = tokio::task::spawn_blocking(move || Binaries::ensure(&wanted)).await??;
-            let dir = build_dir()?;
             for (binary, path) in built.iter() {
-                let version = if path.starts_with(&dir) { binary.pinned_version() } else { "given" };
+                let version = if path.starts_with(build_dir(binary)?) { binary.pinned_version() } else { "given" };
                 writeln!(out, "{}\t{version}\t{}", binary.name(), path.display())?;
             }
         }
-        Cmd::Serve(Up { name, nodes, for_pid }) => Named::new(&name.name)?.serve(nodes, for_pid).await?,
+        Cmd::Serve(up) => Named::new(&up.name.name)?.serve(up.wanted()).await?,
     }
     Ok(())
 }

@@ -23,6 +23,7 @@ pub(crate) async fn create(client: &Client, count: usize) -> Result<()> {
                     "kubernetes.io/hostname": name,
                     "kubernetes.io/os": "linux",
                     "kubernetes.io/arch": "amd64",
+                    "type": "kwok",
                 },
             },
             "status": {
@@ -47,16 +48,18 @@ pub(crate) async fn create(client: &Client, count: usize) -> Result<()> {
     Ok(())
 }
 
-/// Whether pods can run: all nodes are Ready and without taints.
-pub(crate) async fn ready(client: &Client) -> Result<bool> {
-    let nodes = Api::<Node>::all(client.clone()).list(&ListParams::default()).await?;
-    Ok(nodes.items.iter().all(|node| {
+/// Whether pods can run: there are so many nodes of a type (`kwok`, `real`), all Ready and without taints.
+pub(crate) async fn ready(client: &Client, kind: &str, count: usize) -> Result<bool> {
+    let of_kind = ListParams::default().labels(&format!("type={kind}"));
+    let nodes = Api::<Node>::all(client.clone()).list(&of_kind).await?;
+    let usable = nodes.items.iter().filter(|node| {
         let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
         let ready = conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True");
         let tainted =
             node.spec.as_ref().is_some_and(|spec| spec.taints.as_ref().is_some_and(|taints| !taints.is_empty()));
         ready && !tainted
-    }))
+    });
+    Ok(usable.count() >= count)
 }
 
 /// Whether pods can be created in the namespace `default`: its service account is there.

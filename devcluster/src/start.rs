@@ -23,6 +23,7 @@ use crate::kubeconfig;
 use crate::nodes;
 use crate::options::Options;
 use crate::process::{Process, tail};
+use crate::real_node::{RealNode, can_run_real_node};
 
 /// KWOK's configuration: what nodes and pods do. Its header is the manual.
 const STAGES: &str = include_str!("../kwok/stages.yaml");
@@ -36,6 +37,10 @@ const ATTEMPTS: usize = 5;
 pub(crate) async fn start(options: Options) -> Result<Cluster> {
     let mut wanted = Binary::DEFAULT.to_vec();
     wanted.retain(|binary| options.kwok || *binary != Binary::Kwok);
+    if options.real_node {
+        tokio::task::spawn_blocking(can_run_real_node).await?.context("this machine cannot run a real node")?;
+        wanted.extend(Binary::REAL_NODE);
+    }
     let binaries = tokio::task::spawn_blocking(move || Binaries::ensure(&wanted)).await??;
     for attempt in 1.. {
         let mut owned = prepare(options.clone(), binaries.clone())?;
@@ -69,7 +74,7 @@ fn prepare(options: Options, binaries: Binaries) -> Result<Owned> {
     let port = free_port()?;
     let authority = Authority::new()?;
     // A folder of the caller may hold the data of an earlier run, signed by another authority.
-    for old in [layout.file("etcd"), layout.logs()] {
+    for old in ["etcd", "logs", "containerd", "kubelet", "addresses"].map(|name| layout.file(name)) {
         if old.exists() {
             fs::remove_dir_all(&old).with_context(|| format!("cannot remove {}", old.display()))?;
         }
@@ -84,11 +89,14 @@ fn prepare(options: Options, binaries: Binaries) -> Result<Owned> {
         "kubernetes.default.svc.cluster.local",
         "10.0.0.1",
     ])?;
+    let kubelet_client = authority.client("kube-apiserver-kubelet-client", &[])?;
     let (account_key, account_pub) = certs::service_account_keys()?;
     for (name, text) in [
         ("ca.crt", authority.pem().as_str()),
         ("apiserver.crt", &serving.cert),
         ("apiserver.key", &serving.key),
+        ("kubelet-client.crt", &kubelet_client.cert),
+        ("kubelet-client.key", &kubelet_client.key),
         ("service-accounts.key", &account_key),
         ("service-accounts.pub", &account_pub),
         ("audit-policy.yaml", audit::POLICY),
@@ -96,6 +104,7 @@ fn prepare(options: Options, binaries: Binaries) -> Result<Owned> {
     ] {
         kubeconfig::write_private(&layout.file(name), text)?;
     }
+    let real_node = if options.real_node { Some(RealNode::new(dir.path(), &binaries)?) } else { None };
     let owned = Owned {
         processes: Mutex::new(BTreeMap::new()),
         routes: Mutex::new(BTreeMap::new()),
@@ -104,6 +113,7 @@ fn prepare(options: Options, binaries: Binaries) -> Result<Owned> {
         options,
         binaries,
         authority,
+        real_node,
         dir,
     };
     let admin = owned.authority.client("admin", &["system:masters"])?;
@@ -136,9 +146,16 @@ async fn bring_up(owned: &Owned) -> Result<()> {
     spawn(owned, Component::Scheduler)?;
     let client = probe(owned).await?;
     nodes::create(&client, owned.options.nodes).await?;
+    if owned.real_node.is_some() {
+        spawn(owned, Component::RealNode)?;
+    }
     if owned.options.kwok {
         spawn(owned, Component::Kwok)?;
-        until(owned, &Component::ALL, "nodes to be ready", || nodes::ready(&client)).await?;
+        let count = owned.options.nodes;
+        until(owned, &Component::ALL, "nodes to be ready", || nodes::ready(&client, "kwok", count)).await?;
+    }
+    if owned.real_node.is_some() {
+        ready(owned, Component::RealNode).await?;
     }
     until(owned, &Component::ALL, "the default service account", || nodes::default_account(&client)).await
 }
@@ -157,6 +174,9 @@ pub(crate) async fn restart(cluster: &Cluster, owned: &Owned, component: Compone
     if component.is_separate() && !owned.options.separate_controllers {
         bail!("{component} is part of the controller manager in this cluster");
     }
+    if component == Component::RealNode && owned.real_node.is_none() {
+        bail!("the cluster was started without a real node");
+    }
     spawn(owned, component)?;
     ready(owned, component).await?;
     if component == Component::Etcd && owned.processes().contains_key(&Component::ApiServer) {
@@ -170,9 +190,14 @@ fn spawn(owned: &Owned, component: Component) -> Result<()> {
         // That of a killed etcd is still there, and its being there is what is waited for.
         let _ = fs::remove_file(owned.layout.file(ETCD_SOCKET));
     }
-    let program = owned.binaries.path(component.binary())?;
-    let args = args(component, &owned.layout, owned.port, &owned.options);
-    let process = Process::spawn(program, &args, owned.dir.path(), &owned.layout.log(component))?;
+    let (program, args) = match (&owned.real_node, component) {
+        (Some(node), Component::RealNode) => node.command(&owned.layout.kubeconfig(component)),
+        _ => (
+            owned.binaries.path(component.binary())?.to_owned(),
+            args(component, &owned.layout, owned.port, &owned.options),
+        ),
+    };
+    let process = Process::spawn(&program, &args, owned.dir.path(), &owned.layout.log(component))?;
     tracing::debug!(%component, pid = process.pid(), "started");
     owned.processes().insert(component, process);
     Ok(())
@@ -202,6 +227,10 @@ async fn ready(owned: &Owned, component: Component) -> Result<()> {
         Component::Kwok => {
             let client = probe(owned).await?;
             until(owned, &[component], "KWOK to take over the nodes", || nodes::leased(&client)).await
+        }
+        Component::RealNode => {
+            let client = probe(owned).await?;
+            until(owned, &[component], "the real node to be ready", || nodes::ready(&client, "real", 1)).await
         }
     }
 }

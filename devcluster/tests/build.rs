@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
 use anyhow::{Context, Result};
-use devcluster::build_dir;
+use devcluster::{Binary, build_dir};
 
 /// A folder with a `go` that runs this script, and a cache.
 struct Setup(tempfile::TempDir);
@@ -42,7 +42,7 @@ impl Setup {
     }
 
     fn built(&self) -> Result<std::path::PathBuf> {
-        let key = build_dir()?;
+        let key = build_dir(Binary::Kubectl)?;
         Ok(self.0.path().join("cache/devcluster").join(key.file_name().context("key")?).join("kubectl"))
     }
 }

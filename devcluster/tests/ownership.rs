@@ -74,7 +74,8 @@ async fn a_killed_owner_takes_its_processes_along() -> Result<()> {
     kill_process(owner, Signal::KILL)?;
     until("the processes to end", async || Ok((!state.components.values().copied().any(alive)).then_some(()))).await?;
 
-    let error = cli.run(&["status"]).expect_err("it is dead").to_string();
+    // Its lock is freed a moment after its processes have ended.
+    let error = until("its end to show", async || Ok(cli.run(&["status"]).err().map(|e| e.to_string()))).await?;
     assert!(error.contains("does not run"), "{error}");
     cli.run(&["down"])?;
     Ok(())
