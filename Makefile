@@ -27,7 +27,7 @@ demo: tools-check cluster-binaries build ## Show the main job on a real control 
 	@"$(CARGO_TARGET_DIR)/debug/demo" $(ARGS)
 
 .PHONY: test
-test: tools-check tally-clear lint test-core test-unit cluster-binaries test-cluster tally ## Run everything that continuous integration runs
+test: tools-check tally-clear lint test-core test-unit cluster-binaries node-binaries test-cluster tally ## Run everything that continuous integration runs
 	$(call say,all tests passed)
 
 .PHONY: build
@@ -55,7 +55,7 @@ test-unit: tools-check ## The shell, in process
 	@cargo test --locked --package interlock --lib --bins
 
 .PHONY: test-cluster
-test-cluster: tools-check cluster-binaries ## On real control planes
+test-cluster: tools-check cluster-binaries node-binaries ## On real control planes, and on a real node where the machine allows it
 	$(call say,development cluster)
 	@cargo test --locked --package devcluster
 	$(call say,on a real control plane)
@@ -88,6 +88,11 @@ cluster-binaries: tools-check
 	@cargo build --locked --package devcluster
 	$(call say,Kubernetes binaries (built once per machine; about ten minutes the first time))
 	@"$(CARGO_TARGET_DIR)/debug/devcluster" build
+
+.PHONY: node-binaries
+node-binaries: cluster-binaries
+	$(call say,binaries of a real node (built once per machine; about four minutes the first time))
+	@"$(CARGO_TARGET_DIR)/debug/devcluster" build --real-node > /dev/null
 
 .PHONY: generate
 generate: tools-check ## Write crds/ anew from the code

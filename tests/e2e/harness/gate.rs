@@ -118,13 +118,14 @@ impl Gate {
     fn trapped(&self, moment: Moment, what: &str) -> Option<mpsc::UnboundedSender<Stopped>> {
         let mut traps = self.inner.traps.lock().unwrap();
         let fits = |t: &Trap| t.what.as_ref().map_or(!what.contains("hookpolicies"), |w| w == what);
+        let mut due = None;
         for trap in traps.iter_mut().filter(|t| t.moment == moment && fits(t)) {
-            trap.seen += 1;
-            if trap.seen == trap.nth {
-                return Some(trap.tell.clone());
+            trap.seen += 1; // of all traps, also when another one has sprung
+            if trap.seen == trap.nth && due.is_none() {
+                due = Some(trap.tell.clone());
             }
         }
-        None
+        due
     }
 
     async fn pass(&self, moment: Moment, write: &Write) {

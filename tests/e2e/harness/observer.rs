@@ -28,6 +28,8 @@ pub struct Sight {
     pub ready: bool,
     pub deleted: bool,
     pub deleting: bool,
+    #[allow(dead_code)] // not every test program looks at it
+    pub pod: Arc<Pod>,
 }
 
 /// All PreUpdate hooks of a run for this image were recorded as successful.
@@ -75,6 +77,7 @@ fn sight(pod: &Pod, deleted: bool) -> Sight {
         ready,
         deleted,
         deleting: pod.metadata.deletion_timestamp.is_some(),
+        pod: Arc::new(pod.clone()),
     }
 }
 

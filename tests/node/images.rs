@@ -1,0 +1,56 @@
+//! Image references of which the kubelet's status shows something else than the spec.
+
+use crate::node::{Node, text};
+
+fn shown(pod: &serde_json::Value) -> String {
+    text(&pod["status"]["containerStatuses"][0]["image"])
+}
+
+#[tokio::test]
+async fn another_tag_of_the_same_digest() {
+    let Some(node) = Node::new("alias").await else { return };
+    assert_eq!(node.digest("v1"), node.digest("v1-again"));
+    node.create(node.deployment("web", 2, &node.image("v1"))).await;
+    let containers = |pods: &[serde_json::Value]| -> Vec<String> {
+        pods.iter().map(|p| text(&p["status"]["containerStatuses"][0]["containerID"])).collect()
+    };
+    let before = containers(&node.pods("web").await);
+    node.updates("web", &node.image("v1-again"), "v1").await;
+    let after = containers(&node.pods("web").await);
+    assert!(after.iter().all(|id| !before.contains(id)), "the containers are other ones");
+    node.updates("web", &node.image("v2"), "v2").await;
+}
+
+#[tokio::test]
+async fn an_image_pinned_by_its_digest() {
+    let Some(node) = Node::new("pinned").await else { return };
+    let pinned = |tag| format!("registry.test/pinned@{}", node.digest(tag));
+    node.create(node.deployment("web", 2, &node.image("v1"))).await;
+    node.updates("web", &pinned("v2"), "v2").await;
+    node.updates("web", &pinned("v3"), "v3").await;
+    node.updates("web", &node.image("v4"), "v4").await;
+    // A name with both: the tag is for people.
+    let both = format!("{}@{}", node.image("v5"), node.digest("v5"));
+    node.updates("web", &both, "v5").await;
+}
+
+#[tokio::test]
+async fn a_short_name() {
+    let Some(node) = Node::new("short").await else { return };
+    node.create(node.deployment("web", 2, "short:v1")).await;
+    node.updates("web", "short:v2", "v2").await;
+    for pod in node.pods("web").await {
+        assert_eq!(shown(&pod), "docker.io/library/short:v2", "the kubelet completes the name");
+    }
+    node.updates("web", "docker.io/library/short:v3", "v3").await;
+}
+
+#[tokio::test]
+async fn a_short_name_whose_digest_is_known_under_other_names() {
+    let Some(node) = Node::new("known").await else { return };
+    // Another pod brings the image to the node under two other names.
+    node.create(node.deployment("other", 1, &node.image("v2"))).await;
+    node.create(node.deployment("third", 1, "registry.test/a/known:v2")).await;
+    node.create(node.deployment("web", 2, "known:v1")).await;
+    node.updates("web", "known:v2", "v2").await;
+}
