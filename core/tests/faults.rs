@@ -79,6 +79,30 @@ fn d0_one_write_from_zero_starts_what_ran_last() {
     }
 }
 
+/// Between the copy that is made at 0 replicas and the number that the Deployment controller gives it, one write with a
+/// new template and replicas: an undo must still go to what ran last.
+#[test]
+fn d0_a_copy_that_is_held_before_it_is_numbered_keeps_its_revision() {
+    let mut sim = governed(2);
+    sim.set_image("app:v2");
+    sim.settle();
+    sim.scale_to(0);
+    sim.until("a copy", |s| s.sets.iter().any(|r| r.copy));
+    sim.dc_running = false;
+    sim.until("the copy alone", |s| s.sets.iter().filter(|r| image_of(&r.template) == "app:v2").count() == 1);
+    scale_and_image(&mut sim, 2, "app:v3");
+    sim.dc_running = true;
+    sim.settle();
+    sim.well();
+    let mut revisions: Vec<_> = sim.sets.iter().map(|s| (s.revision(), image_of(&s.template))).collect();
+    revisions.sort();
+    assert_eq!(revisions, [(1, "app:v1".into()), (2, "app:v2".into()), (3, "app:v3".into())], "{}", sim.story());
+    sim.undo();
+    sim.settle();
+    sim.well();
+    assert_eq!(images(&sim), ["v2", "v2"]);
+}
+
 #[test]
 fn d1_pods_patched_before_a_native_roll_that_is_taken_back() {
     let mut sim = governed(4);

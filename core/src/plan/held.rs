@@ -183,7 +183,7 @@ impl<'w> Planner<'w> {
             );
             return self.release("the change does not count under the policy");
         }
-        let reference = main.map(replicasets::reference).or_else(|| self.on_record().and_then(|(_, r)| r.cloned()));
+        let reference = main.map(|set| self.reference(set)).or_else(|| self.on_record().and_then(|(_, r)| r.cloned()));
         let last = self.w.latest_run();
         let sequence = last.map_or(0, |r| r.spec.sequence).saturating_add(1);
         let mut settings = governor.settings;

@@ -34,17 +34,26 @@ pub(super) fn own_annotations(set: &ReplicaSet) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// What a run has to know of a ReplicaSet to make it again.
-pub(super) fn reference(set: &ReplicaSet) -> ReplicaSetRef {
-    ReplicaSetRef { name: set.name.clone(), revision: set.revision(), annotations: own_annotations(set) }
-}
-
 /// A revision as it is remembered.
 pub(super) fn owed(set: &ReplicaSet) -> Owed {
     Owed { template: set.template.clone(), revision: set.revision(), annotations: own_annotations(set) }
 }
 
 impl<'w> Planner<'w> {
+    /// What a run has to know of a ReplicaSet to make it again.
+    pub(super) fn reference(&self, set: &ReplicaSet) -> ReplicaSetRef {
+        ReplicaSetRef { name: set.name.clone(), revision: self.revision(set), annotations: own_annotations(set) }
+    }
+
+    /// A copy that was made at rest is numbered by the Deployment controller moments later, and not at all if a change is
+    /// held before that. What ran last has the Deployment's own number then.
+    pub(super) fn revision(&self, set: &ReplicaSet) -> i64 {
+        match set.revision() {
+            0 if set.copy => self.d.annotations.get(names::REVISION).and_then(|r| r.parse().ok()).unwrap_or(0),
+            revision => revision,
+        }
+    }
+
     /// A name for a ReplicaSet of ours. One that was made under this name earlier may show another template by now.
     pub(super) fn free_name(&self, kind: &str, template: &Template, number: i64) -> String {
         let name = |salt: String| patches::set_name(&self.d.name, kind, &format!("{}{salt}", template.hash()), number);
@@ -241,7 +250,7 @@ impl<'w> Planner<'w> {
 
     pub(super) fn copy(&mut self, main: &ReplicaSet, name: &str) -> Flow {
         // While held no one counts revisions up, so the copy carries the number; at rest the controller gives it one.
-        let revision = if self.d.held() { main.revision() } else { 0 };
+        let revision = if self.d.held() { self.revision(main) } else { 0 };
         let object = patches::replica_set(
             self.d,
             name,

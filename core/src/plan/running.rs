@@ -122,7 +122,7 @@ impl<'w> Planner<'w> {
                 if !wanted(highest)
                     && !ours(highest)
                     && highest.template != recorded.template
-                    && highest.revision() > recorded.revision() =>
+                    && highest.revision() > self.revision(recorded) =>
             {
                 Some(highest)
             }
@@ -144,7 +144,7 @@ impl<'w> Planner<'w> {
         self.d.held()
             && !mixed
             && set.template != *template
-            && set.revision() <= reference.revision
+            && self.revision(set) <= reference.revision
             && self.w.replica_sets.iter().all(|s| s.name != reference.name)
     }
 }
