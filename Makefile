@@ -27,7 +27,7 @@ demo: tools-check cluster-binaries build ## Show the main job on a real control 
 	@"$(CARGO_TARGET_DIR)/debug/demo" $(ARGS)
 
 .PHONY: test
-test: tools-check tally-clear lint test-core test-unit cluster-binaries node-binaries test-cluster tally ## Run everything that continuous integration runs
+test: tools-check tally-clear lint test-core test-unit test-inproc cluster-binaries node-binaries test-cluster tally ## Run everything that continuous integration runs
 	$(call say,all tests passed)
 
 .PHONY: build
@@ -54,6 +54,11 @@ test-unit: tools-check ## The shell, in process
 	$(call say,unit tests)
 	@cargo test --locked --package interlock --lib --bins
 
+.PHONY: test-inproc
+test-inproc: tools-check ## The whole controller against an API server in the same process, under paused time
+	$(call say,in process)
+	@cargo test --locked --profile story --package inproc
+
 .PHONY: test-cluster
 test-cluster: tools-check cluster-binaries node-binaries ## On real control planes, and on a real node where the machine allows it
 	$(call say,development cluster)
@@ -69,6 +74,8 @@ test-long: tools-check tally-clear cluster-binaries test-long-all tally ## The l
 test-long-all:
 	$(call say,simulated stories)
 	@STORIES=10000 cargo test --locked --release --package interlock-core --all-features --test fuzz -- --nocapture
+	$(call say,in process)
+	@INTERLOCK_LONG=1 cargo test --locked --profile story --package inproc -- --nocapture
 	$(call say,on a real control plane)
 	@INTERLOCK_LONG=1 SEEDS=1..301 cargo test --locked --package interlock --test e2e -- --nocapture random:: crashes:: killed:: watches:: two::
 

@@ -1,14 +1,12 @@
 //! The main job: components in a chain, started in order, updated in order and in place.
 
-use std::{
-    collections::BTreeSet,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeSet, time::Duration};
 
 use kube::api::PostParams;
 use serde_json::json;
+use tokio::time::Instant;
 
-use crate::harness::{Env, env::revision, objects};
+use crate::harness::{Env, objects, stage::revision};
 
 const APPS: [&str; 3] = ["one", "two", "three"];
 

@@ -228,14 +228,14 @@ async fn a_write_that_is_refused_is_named_and_goes_through_later() {
     env.create(objects::deployment("web", 2)).await;
     let name = format!("refuse-{}", env.namespace);
     let quiet = json!({"matchLabels": {"kubernetes.io/metadata.name": env.namespace}});
-    crate::harness::cluster::apply(&env.admin, &json!({
+    crate::harness::stage::apply(&env.admin, &json!({
         "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy", "metadata": {"name": name},
         "spec": {
             "matchConstraints": {"namespaceSelector": quiet, "resourceRules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["pods"]}]},
             "validations": [{"expression": "object.spec.containers.all(c, !c.image.endsWith(':v2'))", "message": "v2 is not wanted here"}],
         }}))
     .await;
-    crate::harness::cluster::apply(&env.admin, &json!({
+    crate::harness::stage::apply(&env.admin, &json!({
         "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": name},
         "spec": {"policyName": name, "validationActions": ["Deny"]}}))
     .await;

@@ -9,6 +9,7 @@ mod controller;
 mod harness;
 
 mod chain;
+mod compare;
 mod content;
 mod crashes;
 mod examples;
@@ -16,6 +17,7 @@ mod failures;
 mod killed;
 mod random;
 mod scenarios;
+mod semantics;
 mod steps;
 mod two;
 mod watches;

@@ -7,9 +7,8 @@ use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Env, Moment,
-    env::{containers, revision},
-    objects,
+    Env, Moment, objects,
+    stage::{containers, revision},
 };
 
 async fn stopped(

@@ -1,14 +1,17 @@
 //! Updates that take their time: in between, conditions say that all is well.
 
-use crate::{harness::observer::Sight, node::Node};
+use apiserver::observer::Sight;
+
+use crate::node::Node;
 
 /// Whether an event says Ready and has seen the newest generation although no container runs the spec's image: neither
 /// must count.
 fn deceives(sight: &Sight, old: &str) -> bool {
-    let status = sight.pod.status.clone().unwrap_or_default();
-    let seen = status.observed_generation.is_some() && status.observed_generation == sight.pod.metadata.generation;
-    let container = status.container_statuses.unwrap_or_default().pop();
-    let stale = container.is_some_and(|c| c.image == old || c.state.is_none_or(|s| s.running.is_none()));
+    let pod = &*sight.pod;
+    let seen = !pod["status"]["observedGeneration"].is_null()
+        && pod["status"]["observedGeneration"] == pod["metadata"]["generation"];
+    let container = pod["status"]["containerStatuses"].as_array().and_then(|c| c.last());
+    let stale = container.is_some_and(|c| c["image"] == old || c["state"]["running"].is_null());
     sight.ready && seen && stale && sight.image != old
 }
 

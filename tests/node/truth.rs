@@ -1,6 +1,6 @@
 //! When a pod was really updated, by what a real kubelet published, and when the done rule says so.
 
-use std::time::Instant;
+use tokio::time::Instant;
 
 use devcluster::Registry;
 use interlock::observe::facts;
@@ -9,7 +9,7 @@ use interlock_core::{
     world::{Baseline, Container, ContainerState, Pod},
 };
 
-use crate::harness::observer::Sight;
+use apiserver::observer::Sight;
 
 /// One write of ours into one pod and all events of the pod until the next.
 #[derive(Debug)]
@@ -27,8 +27,8 @@ pub fn updates(sights: &[Sight], app: &str, registry: &Registry) -> Vec<Update> 
     let mut all: Vec<(String, Baseline, Update)> = Vec::new();
     let started = sights.first().map_or_else(Instant::now, |s| s.at);
     for sight in sights.iter().filter(|s| s.app == app && !s.deleted) {
-        let json = serde_json::to_value(&*sight.pod).unwrap();
-        let Some(pod) = facts::pod::pod(&json) else { continue };
+        let json = &*sight.pod;
+        let Some(pod) = facts::pod::pod(json) else { continue };
         let Some(baseline) = pod.baseline.clone() else { continue };
         let at = match all.iter().rposition(|(uid, b, _)| *uid == pod.uid && *b == baseline) {
             Some(at) => at,

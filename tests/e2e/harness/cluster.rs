@@ -1,13 +1,9 @@
 //! The clusters of this test program.
 
+use apiserver::stage::apply;
 use devcluster::{Cluster, Component, Options, WatchProxy};
 use interlock::install::{self, InstallOptions};
-use kube::{
-    Api, Client, ResourceExt,
-    api::{Patch, PatchParams},
-    core::DynamicObject,
-};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::sync::OnceCell;
 
 /// The cluster of this test program, with Interlock's definitions, policies and rights, and a user `dev`.
@@ -34,20 +30,6 @@ pub async fn prepare(cluster: &Cluster) {
     ] {
         apply(&admin, &object).await;
     }
-}
-
-/// Server-side apply of any object.
-pub async fn apply(client: &Client, object: &Value) {
-    let object: DynamicObject = serde_json::from_value(object.clone()).unwrap();
-    let types = object.types.clone().unwrap();
-    let (group, version) = types.api_version.split_once('/').unwrap_or(("", types.api_version.as_str()));
-    let gvk = kube::core::GroupVersionKind::gvk(group, version, &types.kind);
-    let resource = kube::core::ApiResource::from_gvk(&gvk);
-    let api: Api<DynamicObject> = match object.namespace() {
-        Some(ns) => Api::namespaced_with(client.clone(), &ns, &resource),
-        None => Api::all_with(client.clone(), &resource),
-    };
-    api.patch(&object.name_any(), &PatchParams::apply("e2e").force(), &Patch::Apply(&object)).await.unwrap();
 }
 
 /// A cluster whose Deployment controller and ReplicaSet controller run apart, each behind a proxy of its own.

@@ -3,13 +3,9 @@
 
 pub mod cluster;
 pub mod env;
-pub mod gate;
-pub mod objects;
-pub mod observer;
-mod picture;
 pub mod process;
 pub mod receiver;
 
+pub use apiserver::{Gate, gate, gate::Moment, objects, stage};
 pub use cluster::Spoilt;
 pub use env::Env;
-pub use gate::{Gate, Moment};

@@ -4,42 +4,20 @@ use std::{
     collections::VecDeque,
     net::SocketAddr,
     sync::{Arc, Mutex},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
+use apiserver::calls::Call;
 use axum::{
     Router,
     body::Bytes,
     extract::State,
     http::{HeaderMap, StatusCode, Uri},
 };
-use serde_json::Value;
-use tokio::sync::{Notify, watch};
-
-/// One call.
-#[derive(Clone, Debug)]
-pub struct Call {
-    pub at: Instant,
-    pub path: String,
-    pub key: String,
-    pub body: Value,
-}
-
-impl Call {
-    pub fn text(&self, field: &str) -> &str {
-        self.body[field].as_str().unwrap_or_default()
-    }
-
-    /// The images that the update goes to.
-    pub fn images(&self) -> Vec<String> {
-        self.body["images"]
-            .as_object()
-            .into_iter()
-            .flatten()
-            .filter_map(|(_, v)| v.as_str().map(str::to_owned))
-            .collect()
-    }
-}
+use tokio::{
+    sync::{Notify, watch},
+    time::Instant,
+};
 
 #[derive(Clone)]
 pub struct Receiver {

@@ -86,6 +86,12 @@ impl Gate {
         self.inner.answers.lock().unwrap().push((answer, nth));
     }
 
+    /// What has not happened yet does not happen any more.
+    pub fn forget(&self) {
+        self.inner.traps.lock().unwrap().clear();
+        self.inner.answers.lock().unwrap().clear();
+    }
+
     fn trap(&self, moment: Moment, what: Option<String>, nth: usize) -> mpsc::UnboundedReceiver<Stopped> {
         let (tell, hear) = mpsc::unbounded_channel();
         self.inner.traps.lock().unwrap().push(Trap { moment, what, nth, seen: 0, tell });

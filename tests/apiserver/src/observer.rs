@@ -1,20 +1,24 @@
-//! An outside observer: it watches the namespace and keeps every event of pods, ReplicaSets and HookRuns.
+//! An outside observer: it keeps every event of the pods, ReplicaSets and HookRuns of a namespace.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt::Debug,
     sync::{Arc, Mutex},
-    time::Instant,
 };
 
 use futures::TryStreamExt;
-use k8s_openapi::api::{apps::v1::ReplicaSet, core::v1::Pod};
 use kube::{
-    Api, Client, Resource, ResourceExt,
-    api::{WatchEvent, WatchParams},
+    Api, Client, ResourceExt,
+    api::{ListParams, WatchEvent, WatchParams},
     core::{ApiResource, DynamicObject, GroupVersionKind},
 };
-use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use crate::{
+    Store,
+    json::{at, list, text},
+    store::What,
+};
 
 /// One pod as one event showed it.
 #[derive(Clone, Debug)]
@@ -28,8 +32,8 @@ pub struct Sight {
     pub ready: bool,
     pub deleted: bool,
     pub deleting: bool,
-    #[allow(dead_code)] // not every test program looks at it
-    pub pod: Arc<Pod>,
+    /// The whole of it.
+    pub pod: Arc<Value>,
 }
 
 /// All PreUpdate hooks of a run for this image were recorded as successful.
@@ -44,84 +48,106 @@ struct Hooked {
 struct Seen {
     pods: Vec<Sight>,
     hooked: Vec<Hooked>,
-    /// UIDs of ReplicaSets by app.
-    sets: BTreeMap<String, BTreeSet<String>>,
+    /// App and UID of each ReplicaSet, as often as it was seen; the number of pods that had been seen before; is it gone?
+    sets: Vec<(String, String, usize, bool)>,
     /// Why it no longer sees everything.
     blind: Option<String>,
 }
 
+/// Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Observer {
     seen: Arc<Mutex<Seen>>,
+    /// In this process: the server's log, and how much of it has been taken.
+    log: Option<(Arc<Store>, Arc<Mutex<usize>>)>,
 }
 
-fn version(object: &impl ResourceExt) -> u64 {
-    object.resource_version().and_then(|v| v.parse().ok()).unwrap_or_default()
+fn version(object: &Value) -> u64 {
+    text(object, "/metadata/resourceVersion").parse().unwrap_or_default()
 }
 
-fn app(object: &impl ResourceExt) -> String {
-    object.labels().get("app").cloned().unwrap_or_default()
+fn app(object: &Value) -> String {
+    text(object, "/metadata/labels/app").to_owned()
 }
 
-fn sight(pod: &Pod, deleted: bool) -> Sight {
-    let status = pod.status.as_ref();
-    let ready = status
-        .and_then(|s| s.conditions.as_ref())
-        .is_some_and(|c| c.iter().any(|c| c.type_ == "Ready" && c.status == "True"));
+fn sight(pod: &Arc<Value>, deleted: bool, when: Instant) -> Sight {
     Sight {
-        at: Instant::now(),
+        at: when,
         version: version(pod),
-        uid: pod.uid().unwrap_or_default(),
+        uid: text(pod, "/metadata/uid").to_owned(),
         app: app(pod),
-        image: pod.spec.as_ref().and_then(|s| s.containers.first()).and_then(|c| c.image.clone()).unwrap_or_default(),
-        ready,
+        image: text(pod, "/spec/containers/0/image").to_owned(),
+        ready: list(pod, "/status/conditions").iter().any(|c| c["type"] == "Ready" && c["status"] == "True"),
         deleted,
-        deleting: pod.metadata.deletion_timestamp.is_some(),
-        pod: Arc::new(pod.clone()),
+        deleting: !at(pod, "/metadata/deletionTimestamp").is_null(),
+        pod: Arc::clone(pod),
     }
 }
 
 /// What a HookRun shows of hooks that are through, for each image that it brings.
-fn hooked(run: &DynamicObject) -> Vec<Hooked> {
-    let steps = run.data["status"]["steps"].as_array();
-    if !steps.is_some_and(|s| s.iter().any(|s| s["phase"] == "PreUpdate" && s["outcome"] == "Succeeded")) {
+fn hooked(run: &Value) -> Vec<Hooked> {
+    let through = |s: &Value| s["phase"] == "PreUpdate" && s["outcome"] == "Succeeded";
+    if !list(run, "/status/steps").iter().any(through) {
         return Vec::new();
     }
-    let app = run.data["spec"]["deployment"]["name"].as_str().unwrap_or_default();
-    let containers = run.data["spec"]["newTemplate"]["spec"]["containers"].as_array();
-    let images = containers.into_iter().flatten().filter_map(|c| c["image"].as_str());
-    images.map(|image| Hooked { version: version(run), app: app.to_owned(), image: image.to_owned() }).collect()
+    let images = list(run, "/spec/newTemplate/spec/containers").iter().map(|c| text(c, "/image").to_owned());
+    let app = text(run, "/spec/deployment/name");
+    images.map(|image| Hooked { version: version(run), app: app.to_owned(), image }).collect()
+}
+
+impl Seen {
+    fn take(&mut self, kind: &str, object: &Arc<Value>, gone: bool, when: Instant) {
+        match kind {
+            "Pod" => self.pods.push(sight(object, gone, when)),
+            "ReplicaSet" => {
+                let pods = self.pods.len();
+                self.sets.push((app(object), text(object, "/metadata/uid").to_owned(), pods, gone));
+            }
+            "HookRun" => self.hooked.extend(hooked(object)),
+            _ => {}
+        }
+    }
 }
 
 impl Observer {
     /// Watches a namespace from now on, every event.
     pub async fn start(client: Client, namespace: &str) -> Self {
         let observer = Self::default();
-        let mut runs = ApiResource::from_gvk(&GroupVersionKind::gvk("interlock.dev", "v1alpha1", "HookRun"));
-        "hookruns".clone_into(&mut runs.plural);
-        observer
-            .follow(Api::namespaced(client.clone(), namespace), |seen, pod, gone| seen.pods.push(sight(pod, gone)))
-            .await;
-        observer
-            .follow(Api::namespaced(client.clone(), namespace), |seen, set: &ReplicaSet, _| {
-                seen.sets.entry(app(set)).or_default().insert(set.uid().unwrap_or_default());
-            })
-            .await;
-        observer
-            .follow(Api::namespaced_with(client, namespace, &runs), |seen, run, _| seen.hooked.extend(hooked(run)))
-            .await;
+        for (group, version, kind) in
+            [("", "v1", "Pod"), ("apps", "v1", "ReplicaSet"), ("interlock.dev", "v1alpha1", "HookRun")]
+        {
+            let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
+            observer.follow(Api::namespaced_with(client.clone(), namespace, &resource), kind).await;
+        }
         observer
     }
 
-    /// Lists, then watches for as long as the test lasts; `take` gets each object, and whether it is gone.
-    async fn follow<K>(&self, api: Api<K>, take: impl Fn(&mut Seen, &K, bool) + Send + 'static)
-    where
-        K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
-    {
+    /// Reads everything in the log of a server in this process.
+    pub fn of(store: &Arc<Store>) -> Self {
+        Self { seen: Arc::default(), log: Some((Arc::clone(store), Arc::default())) }
+    }
+
+    fn read_log(&self) {
+        let Some((store, cursor)) = &self.log else { return };
+        let mut cursor = cursor.lock().unwrap();
+        let mut seen = self.seen.lock().unwrap();
+        *cursor = store.each_from(*cursor, |entry| {
+            seen.take(entry.kind.kind, &entry.object, entry.what == What::Deleted, entry.at);
+            true
+        });
+    }
+
+    /// Lists, then watches for as long as the test lasts.
+    async fn follow(&self, api: Api<DynamicObject>, kind: &'static str) {
         let seen = self.seen.clone();
-        let list = api.list(&kube::api::ListParams::default()).await.unwrap();
+        let add = move |object: &DynamicObject, gone: bool| {
+            let object = Arc::new(serde_json::to_value(object).unwrap());
+            seen.lock().unwrap().take(kind, &object, gone, Instant::now());
+        };
+        let seen = self.seen.clone();
+        let list = api.list(&ListParams::default()).await.unwrap();
         let mut from = list.metadata.resource_version.unwrap_or_default();
-        list.items.iter().for_each(|object| take(&mut seen.lock().unwrap(), object, false));
+        list.items.iter().for_each(|object| add(object, false));
         tokio::spawn(async move {
             let params = WatchParams::default().timeout(290);
             loop {
@@ -140,7 +166,7 @@ impl Observer {
                         WatchEvent::Error(status) => return seen.lock().unwrap().blind = Some(status.message),
                     };
                     from = object.resource_version().unwrap_or_default();
-                    take(&mut seen.lock().unwrap(), &object, gone);
+                    add(&object, gone);
                 }
             }
         });
@@ -148,6 +174,7 @@ impl Observer {
 
     /// Every event of a pod so far.
     pub fn all(&self) -> Vec<Sight> {
+        self.read_log();
         let seen = self.seen.lock().unwrap();
         assert!(seen.blind.is_none(), "the observer missed something: {:?}", seen.blind);
         seen.pods.clone()
@@ -160,7 +187,19 @@ impl Observer {
 
     /// UIDs of all ReplicaSets that the app ever had.
     pub fn sets(&self, app: &str) -> BTreeSet<String> {
-        self.seen.lock().unwrap().sets.get(app).cloned().unwrap_or_default()
+        self.read_log();
+        let seen = self.seen.lock().unwrap();
+        seen.sets.iter().filter(|(of, ..)| of == app).map(|(_, uid, ..)| uid.clone()).collect()
+    }
+
+    /// How many ReplicaSets of the app were first seen after the mark, and how many of them all were deleted after it.
+    pub fn sets_born_and_gone(&self, app: &str, mark: usize) -> (usize, usize) {
+        self.read_log();
+        let seen = self.seen.lock().unwrap();
+        let of_app = || seen.sets.iter().filter(|(of, ..)| of == app);
+        let before: BTreeSet<&String> = of_app().filter(|(_, _, at, _)| *at < mark).map(|(_, uid, ..)| uid).collect();
+        let all: BTreeSet<&String> = of_app().map(|(_, uid, ..)| uid).collect();
+        (all.len() - before.len(), of_app().filter(|(_, _, at, gone)| *at >= mark && *gone).count())
     }
 
     /// UIDs of the app's pods that were first seen after the mark, and of those deleted after it.
@@ -197,6 +236,7 @@ impl Observer {
 
     /// Was it stored, before this event, that the PreUpdate hooks for the image in it are through?
     pub fn hooks_recorded_before(&self, sight: &Sight) -> bool {
+        self.read_log();
         let seen = self.seen.lock().unwrap();
         seen.hooked.iter().any(|h| h.app == sight.app && h.image == sight.image && h.version < sight.version)
     }
