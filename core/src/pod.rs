@@ -12,7 +12,7 @@ use crate::{
     image,
     template::Template,
     time::Time,
-    world::{Container, ContainerState, Pod, Resize, Resources, Was},
+    world::{Container, ContainerState, ContainerStatus, Pod, Resize, Resources, Was},
 };
 
 /// What pods are to be like, prepared once per plan.
@@ -170,6 +170,9 @@ const BELIEVE_AFTER_SECONDS: i64 = 3;
 /// patches into one and what it runs is what is wanted.
 const FOLDED_AFTER_SECONDS: i64 = 5;
 
+/// Seconds after which a container that waits between two attempts is known to have been stopped for the new image.
+const STOPPED_AFTER_SECONDS: i64 = 10;
+
 /// Where this pod stands on its way to the target.
 pub fn stage(pod: &Pod, differs: bool, min_ready_seconds: i64, tolerance: &Tolerance, now: Time) -> Stage {
     if differs {
@@ -266,16 +269,46 @@ fn container_replaced(container: &Container, was: &Was, quiet: bool, millis: i64
             && image::same(&status.image, &container.image)
             && millis >= FOLDED_AFTER_SECONDS * 1000;
     }
+    has_image(container, status, was, quiet)
+}
+
+/// Is the container that a status shows one of the wanted image?
+fn has_image(container: &Container, status: &ContainerStatus, was: &Was, quiet: bool) -> bool {
     let by_name = image::same(&status.image, &container.image);
     let by_digest = image::digest(&container.image)
         .is_some_and(|d| status.image_id.ends_with(d) || digest_of(&status.image_id) == Some(d));
     let unchanged = status.image == was.image && status.image_id == was.image_id;
-    // A short name whose digest is known under another repository is covered by none of the three. Then our own
-    // record that nothing else was in flight has to do: another container than before can only be the wanted one.
-    by_name
-        || by_digest
-        || unchanged
-        || (quiet && !image::same(&status.image, &was.image) && image::digest(&container.image).is_none())
+    // A name whose digest the node knows under another one is covered by none of the three. Then our own record that
+    // nothing else was in flight has to do: another container than before can only be the wanted one.
+    let shown_anew = !image::same(&status.image, &was.image) && !image::same(&status.image, &was.spec);
+    by_name || by_digest || unchanged || (quiet && shown_anew && image::digest(&container.image).is_none())
+}
+
+/// Has the kubelet carried out the last change of the pod's images, whatever came of it? Each changed container was
+/// started with its image, even if it crashed or never got ready, or cannot be pulled. Then nothing is in flight that a
+/// later change could be taken for.
+pub fn carried_out(pod: &Pod, now: Time) -> bool {
+    // Between failed pulls the kubelet speaks of CrashLoopBackOff and names no image. So does a status in which the old
+    // container was in it before and the change has only been seen, but not for long.
+    let long_ago = pod.baseline.as_ref().is_some_and(|b| now.millis_since(b.at) >= STOPPED_AFTER_SECONDS * 1000);
+    pod.containers.iter().all(|container| {
+        let Some(status) = &container.status else { return false };
+        let started = match &pod.baseline {
+            Some(baseline) => baseline.was.get(&container.name).is_none_or(|was| {
+                pod.observed_generation > baseline.generation
+                    && status.id != was.id
+                    && has_image(container, status, was, baseline.quiet)
+            }),
+            None => status.ready || (!status.id.is_empty() && image::same(&status.image, &container.image)),
+        };
+        let failed = match &status.state {
+            ContainerState::Waiting { reason, message } => {
+                image::named(message, &container.image) || (reason == "CrashLoopBackOff" && long_ago)
+            }
+            ContainerState::Running { .. } | ContainerState::Terminated(_) => false,
+        };
+        started || failed
+    })
 }
 
 fn digest_of(image_id: &str) -> Option<&str> {

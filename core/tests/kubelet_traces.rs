@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use interlock_core::{
     api::policy::Tolerance,
-    pod::{Stage, replaced, stage},
+    pod::{Stage, carried_out, replaced, stage},
     time::Time,
     world::{Baseline, Container, ContainerState, ContainerStatus, Pod, Resources, Was},
 };
@@ -157,6 +157,40 @@ fn none_is_thought_to_fail_before_its_time() {
             }
         }
     }
+}
+
+/// Seen on a real node: an image that fails, then one whose digest the node knows under another name, which the kubelet
+/// shows. The second change has to be judged by itself, or it is never done.
+#[test]
+fn a_change_that_has_failed_is_not_in_flight() {
+    let cases: Vec<Value> = TRACES.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let bad = cases.iter().find(|c| c["case"] == "b-ii/6").unwrap();
+    let seen: Vec<bool> =
+        bad["events"].as_array().unwrap().iter().map(|e| carried_out(&pod(bad, e), at(&e["t"]))).collect();
+    assert_eq!(seen, [false, false, true, true, true, true, true, true], "from ErrImagePull on");
+    // A change that is done was carried out, and one that has only been acknowledged was not.
+    for case in &cases {
+        let events = case["events"].as_array().unwrap();
+        if let Some(done) = case["doneAtEvent"].as_u64() {
+            let event = &events[usize::try_from(done).unwrap()];
+            assert!(carried_out(&pod(case, event), at(&event["t"])), "case {}", case["case"]);
+        }
+        assert!(!carried_out(&pod(case, &events[0]), at(&events[0]["t"])), "case {}", case["case"]);
+    }
+
+    let good = cases.iter().find(|c| c["case"] == "b-ii/7").unwrap();
+    let last = &good["events"][3];
+    let mut fixed = pod(good, last);
+    fixed.containers[0].image = "app:v2".into();
+    let status = fixed.containers[0].status.as_mut().unwrap();
+    (status.image, status.image_id) = ("a.test/known:v2".into(), "a.test/known@sha256:206030".into());
+    for quiet in [false, true] {
+        fixed.baseline.as_mut().unwrap().quiet = quiet;
+        assert_eq!(replaced(&fixed, at(&last["t"])), quiet);
+    }
+    // But what shows the image of the change before is not the one that is wanted.
+    fixed.containers[0].status.as_mut().unwrap().image = "app:nope".into();
+    assert!(!replaced(&fixed, at(&last["t"])));
 }
 
 /// After a correcting patch the status says why the image before could not be pulled until the kubelet has tried the

@@ -126,3 +126,37 @@ async fn a_container_that_never_gets_ready_ends_at_the_deadline() {
     node.true_to("web").await;
     node.checked(1);
 }
+
+/// The image that ends the trouble is one that the kubelet shows another name of.
+#[tokio::test]
+async fn a_fixed_image_whose_digest_is_known_under_another_name_is_done() {
+    let Some(node) = Node::with("fixed", |policy| {
+        policy["spec"]["update"] = json!({"tolerance": {"seconds": 3, "restarts": 0}});
+    })
+    .await
+    else {
+        return;
+    };
+    for (name, tag) in [("other", "v2"), ("third", "v3")] {
+        node.create(node.deployment(name, 1, &format!("a.test/fixed:{tag}"))).await;
+    }
+    node.create(node.deployment("web", 2, &node.image("v1"))).await;
+    let (before, mark) = (node.identities("web").await, node.observer.mark());
+    for (bad, good) in [("no-such-tag", "v2"), ("crash1", "v3")] {
+        node.patch("web", set_image(&node.image(bad))).await;
+        node.stalled("web", "PodFailing").await;
+        node.patch("web", set_image(&node.image(good))).await;
+        node.until("the fixed one has arrived", 60, || async {
+            node.run("web").await["status"]["ended"]["outcome"] == "Succeeded"
+        })
+        .await;
+        node.all_well("web").await;
+        node.answer("web", good).await;
+        let shown = |pod: &serde_json::Value| text(&pod["status"]["containerStatuses"][0]["image"]);
+        let other = format!("a.test/fixed:{good}");
+        assert!(node.pods("web").await.iter().all(|pod| shown(pod) == other), "the case occurs");
+    }
+    node.same_pods("web", mark, &before).await;
+    node.true_to("web").await;
+    node.checked(2);
+}

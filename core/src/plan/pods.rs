@@ -264,9 +264,8 @@ impl<'w> Planner<'w> {
     fn write_pod(&mut self, seen: &Seen<'_>, hash: &str) {
         let pod = seen.pod;
         // An earlier change of this pod that has not arrived makes the next one harder to judge.
-        let quiet = pod.observed_generation >= pod.generation
-            && crate::pod::replaced(pod, self.now)
-            && available_at(pod, 0).is_some();
+        let arrived = crate::pod::replaced(pod, self.now) && available_at(pod, 0).is_some();
+        let quiet = pod.observed_generation >= pod.generation && (arrived || crate::pod::carried_out(pod, self.now));
         let only_resize = seen.difference.images.is_empty()
             && seen.difference.labels.is_empty()
             && seen.difference.annotations.is_empty();
