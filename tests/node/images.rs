@@ -45,12 +45,17 @@ async fn a_short_name() {
     node.updates("web", "docker.io/library/short:v3", "v3").await;
 }
 
+/// The kubelet shows the first of all names that the node knows the digest by.
 #[tokio::test]
-async fn a_short_name_whose_digest_is_known_under_other_names() {
+async fn a_name_whose_digest_is_known_under_another() {
     let Some(node) = Node::new("known").await else { return };
-    // Another pod brings the image to the node under two other names.
-    node.create(node.deployment("other", 1, &node.image("v2"))).await;
-    node.create(node.deployment("third", 1, "registry.test/a/known:v2")).await;
+    for (name, tag) in [("other", "v2"), ("third", "v3")] {
+        node.create(node.deployment(name, 1, &format!("a.test/known:{tag}"))).await;
+    }
     node.create(node.deployment("web", 2, "known:v1")).await;
     node.updates("web", "known:v2", "v2").await;
+    assert!(node.pods("web").await.iter().all(|pod| shown(pod) == "a.test/known:v2"), "the case occurs");
+    node.updates("web", &node.image("v3"), "v3").await;
+    assert!(node.pods("web").await.iter().all(|pod| shown(pod) == "a.test/known:v3"), "the case occurs");
+    node.checked(2);
 }

@@ -42,7 +42,7 @@ impl DerefMut for Node {
 fn allowed() -> bool {
     static WHY_NOT: OnceLock<Option<String>> = OnceLock::new();
     let why_not = WHY_NOT.get_or_init(|| {
-        let why = format!("{:#}", can_run_real_node().err()?);
+        let why = format!("{:#}", can_run_real_node().err()?).replace(['\n', '\t'], " ");
         eprintln!("real node: all tests SKIPPED because {why}");
         Tally::new(Box::leak(format!("real node: SKIPPED because {why}").into_boxed_str()));
         Some(why)
