@@ -10,12 +10,14 @@ use tally::Tally;
 
 use crate::harness::{Env, objects};
 
-/// What was written, by kind. The status of a run counts what moves at most once a second, so how often that is written is
-/// a matter of time.
+/// What was written, by kind. The status of a run counts what moves at most once a second, and a release can lose the race
+/// against the Deployment controller's own status and be made again: how often these are written is a matter of time.
 fn writes(gate: &apiserver::Gate) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     for write in gate.writes() {
-        if !write.what.contains("hookpolicies") && !write.what.ends_with("/status") {
+        let timed =
+            write.what.contains("hookpolicies") || write.what.ends_with("/status") || write.what == "PATCH deployments";
+        if !timed {
             *counts.entry(write.what).or_insert(0) += 1;
         }
     }

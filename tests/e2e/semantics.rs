@@ -291,8 +291,11 @@ async fn answers(client: &Client, namespace: &str) -> Vec<(String, Value)> {
         let (code, documents) = send(client, method, &url(namespace, path), content_type, &body).await;
         let after = settled(client, namespace, path).await;
         let generation = |o: &Value| o["metadata"]["generation"].as_i64().unwrap_or(0);
+        // A bookmark at the end of a watch comes or not.
+        let initial = |d: &Value| !d["object"]["metadata"]["annotations"]["k8s.io/initial-events-end"].is_null();
         let status: Vec<Value> = documents
             .iter()
+            .filter(|d| d["type"] != "BOOKMARK" || initial(d))
             .map(|d| {
                 let object = if d["object"].is_null() { d } else { &d["object"] };
                 json!({
