@@ -69,7 +69,8 @@ impl Story {
         self.env.patch("web", objects::set_image("v2")).await;
         let pause = late * (self.nth % 20) / 20;
         if let Some(commit) = commit.as_mut() {
-            let stop = commit.recv().await.expect("the controller comes to the commit");
+            let stop = tokio::time::timeout(Duration::from_secs(LONG), commit.recv()).await;
+            let stop = stop.ok().flatten().unwrap_or_else(|| panic!("{}: no commit within {LONG} s", self.what));
             self.env.scale("web", self.scaled()).await;
             sleep(pause).await;
             stop.go_on();
@@ -147,13 +148,10 @@ async fn a_late_watch_of_the_controllers_makes_nothing_too_many_and_leaves_nothi
         (&spoilt.replica_sets, "replicasets.apps"),
         (&spoilt.replica_sets, "pods"),
     ];
-    for (proxy, resource) in theirs {
-        late_controller(spoilt, proxy, resource, SECOND, if long() { 20 } else { 2 }, &tally).await;
-    }
-    for (proxy, resource) in theirs {
-        // The barrier's two halves look at what these show.
-        if long() {
-            late_controller(spoilt, proxy, resource, SECOND * 10, 20, &tally).await;
+    let (delays, runs) = if long() { (&[SECOND, SECOND * 10][..], 20) } else { (&[SECOND][..], 2) };
+    for late in delays {
+        for (proxy, resource) in theirs {
+            late_controller(spoilt, proxy, resource, *late, runs, &tally).await;
         }
     }
 }
