@@ -22,10 +22,11 @@ use super::{
 use crate::publish::metrics::Metrics;
 
 /// After so many seconds the API server ends a watch and we begin a new one; five seconds later we do so ourselves.
-/// A connection that silently lost its other end is therefore noticed within a minute.
-const WATCH_SECONDS: u32 = 50;
+/// A connection that silently lost its other end is therefore noticed within a minute, also on a machine that is
+/// late by some seconds.
+const WATCH_SECONDS: u32 = 45;
 /// How long an answer may keep us waiting for its next byte. Longer than a watch without news.
-const SILENCE: Duration = Duration::from_secs(55);
+const SILENCE: Duration = Duration::from_secs(50);
 /// How long we wait before everything is listed again because the version from which a watch was to go on is gone.
 const GONE_PAUSE: Duration = Duration::from_secs(1);
 
