@@ -26,6 +26,13 @@ demo: tools-check cluster-binaries build ## Show the main job on a real control 
 	$(call say,demo)
 	@"$(CARGO_TARGET_DIR)/debug/demo" $(ARGS)
 
+.PHONY: bench
+bench: tools-check cluster-binaries ## Measure updates and rest on a real control plane (ARGS="--pods 100 --repeat 3", --quick, --check)
+	$(call say,building the release)
+	@cargo build --release --locked --package interlock --package bench --bins
+	$(call say,bench: what is measured and how stands in docs/performance.md)
+	@"$(CARGO_TARGET_DIR)/release/bench" $(ARGS)
+
 .PHONY: test
 test: tools-check tally-clear lint test-core test-unit test-inproc cluster-binaries node-binaries test-cluster tally ## Run everything that continuous integration runs
 	$(call say,all tests passed)

@@ -1,6 +1,8 @@
 //! The queue that plans one Deployment at a time, and the passes that are not about one Deployment.
 
+mod carry;
 mod clock;
+mod flight;
 mod pass;
 mod policies;
 mod probe;
@@ -64,6 +66,7 @@ pub enum Error {
 /// What all passes share.
 struct Shared {
     client: Client,
+    queue: Arc<Queue>,
     observe: Arc<Observe>,
     executor: Executor,
     actions: Arc<Actions>,
@@ -115,6 +118,7 @@ pub async fn run(client: Client, options: Options, fence: Fence, stop: Cancellat
         Executor::new(client.clone(), check, Arc::clone(&observe), Arc::clone(&actions), metrics.clone(), instance);
     let shared = Arc::new(Shared {
         client: client.clone(),
+        queue: Arc::clone(&queue),
         observe: Arc::clone(&observe),
         executor,
         actions,

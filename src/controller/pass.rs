@@ -7,41 +7,49 @@ use std::{
 };
 
 use interlock_core::{
-    api::run::{HookRunStatus, Step, WayKind},
-    effect::Effect,
-    plan::{Plan, Report, State, StatusWrite, plan},
-    time::Time,
+    plan::{Plan, State, plan},
     world::{Run, World},
 };
 use tokio::{sync::OwnedMutexGuard, time::Instant};
 
-use super::{Error, Shared, queue::Outcome};
+use super::{
+    Error, Shared,
+    flight::{Flight, Landed},
+    queue::Outcome,
+};
 use crate::{
     execute::{Failure, Subject},
-    observe::{Key, facts::run::holds_slot},
+    observe::{Item, Key, LiveError, facts::run::holds_slot},
 };
 
-/// So many plans one pass carries out before others get their turn.
+/// So many plans one pass carries out without any news before others get their turn.
 const LOOPS: usize = 50;
 /// So many passes in a row may use all of [`LOOPS`]; then something does not converge, and it is slowed down.
 const LONG_PASSES: u32 = 3;
 /// A write that lost its precondition so often in a row in one pass is left for later.
 const LOST: u32 = 5;
-/// Statuses in which only counters moved are written at most this often per run.
-const STATUS_EVERY: Duration = Duration::from_secs(1);
 /// A refusal is believed for so long, or until the Deployment changes.
 const REFUSED: Duration = Duration::from_mins(5);
+/// Planning takes at most one part in so many of the time, so that the events of a large Deployment, of which each may call
+/// for a plan, are taken together.
+const PACE: u32 = 5;
+/// Below this a pause is not worth its timer.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 /// Deployments outside of a narrowed watch are read this often while somebody waits for them.
 const FOREIGN_EVERY: Duration = Duration::from_secs(5);
 
 /// What is remembered of a Deployment between passes. Losing it costs a write or a read, nothing else.
 #[derive(Default)]
 pub(super) struct Memory {
-    status_written: Option<Instant>,
+    pub(super) status_written: Option<Instant>,
     foreign_read: Option<Instant>,
     refusals: BTreeMap<String, Refusal>,
     long_passes: u32,
-    report: Option<(State, String)>,
+    pub(super) report: Option<(State, String)>,
+    /// The next plan is not to be made before.
+    pause: Option<Instant>,
+    /// While an update goes on: what the last plan was made from.
+    pub(super) last: Option<World>,
 }
 
 struct Refusal {
@@ -75,15 +83,17 @@ fn wants_slot(world: &World) -> Option<String> {
     (world.deployment.held() && !holds_slot(run)).then(|| policy.name.clone())
 }
 
-fn latest(world: &World) -> Option<&Run> {
+pub(super) fn latest(world: &World) -> Option<&Run> {
     world.runs.iter().filter(|r| r.status.ended.is_none()).max_by_key(|r| r.spec.sequence)
 }
 
 /// What one round of a pass led to.
-enum Round {
+pub(super) enum Round {
     /// Something was written: plan again.
     Wrote,
-    /// Nothing more to do now. Again at this time at the latest.
+    /// Something has come in: plan again.
+    News,
+    /// Nothing more to do now. Again after this time at the latest.
     Rest(Option<Duration>),
     /// There is no such Deployment.
     Gone,
@@ -91,7 +101,10 @@ enum Round {
 
 pub(super) async fn pass(shared: &Shared, key: &Key) -> Result<Outcome, Error> {
     let mut memory = shared.remember(key);
-    let outcome = Pass { shared, key, memory: &mut memory, lost: 0 }.run().await;
+    let subject = Subject { key: key.clone(), uid: shared.observe.uid(key).unwrap_or_default() };
+    let flight = Flight::new(&shared.executor, subject);
+    let item = Item::Deployment(key.clone());
+    let outcome = Pass { shared, key, item, memory: &mut memory, flight, since: None, lost: 0 }.run().await;
     if !matches!(outcome, Ok(None)) {
         shared.keep(key, memory);
     }
@@ -110,19 +123,30 @@ pub(super) async fn pass(shared: &Shared, key: &Key) -> Result<Outcome, Error> {
     }
 }
 
-struct Pass<'a> {
-    shared: &'a Shared,
-    key: &'a Key,
-    memory: &'a mut Memory,
+/// A pass under way.
+pub(super) struct Pass<'a> {
+    pub(super) shared: &'a Shared,
+    pub(super) key: &'a Key,
+    item: Item,
+    pub(super) memory: &'a mut Memory,
+    pub(super) flight: Flight<'a>,
+    /// When the first change came that has led to no write yet.
+    pub(super) since: Option<Instant>,
     lost: u32,
 }
 
 impl Pass<'_> {
     /// `None`: there is no such Deployment, and nothing to remember of it.
     async fn run(&mut self) -> Result<Option<Outcome>, Failure> {
-        for _ in 0..LOOPS {
+        let mut loops = 0;
+        while loops < LOOPS {
+            loops += 1;
             match self.round().await {
                 Ok(Round::Wrote) => self.lost = 0,
+                Ok(Round::News) => {
+                    self.lost = 0;
+                    loops = 0;
+                }
                 Ok(Round::Rest(wake)) => {
                     self.memory.long_passes = 0;
                     return Ok(Some(Outcome::Done(wake)));
@@ -141,6 +165,7 @@ impl Pass<'_> {
                 Err(failure) => return Err(failure),
             }
         }
+        self.land().await?;
         self.memory.long_passes += 1;
         if self.memory.long_passes < LONG_PASSES {
             return Ok(Some(Outcome::Again));
@@ -150,6 +175,33 @@ impl Pass<'_> {
     }
 
     async fn round(&mut self) -> Result<Round, Failure> {
+        if self.shared.queue.is_closed() {
+            self.land().await?;
+            return Ok(Round::Rest(None));
+        }
+        let mut result = self.try_round().await;
+        if let Ok(Round::Rest(wake)) = result
+            && !self.flight.is_empty()
+        {
+            result = self.wait(wake.map(|wake| Instant::now() + wake), true).await;
+        }
+        if result.is_err() {
+            // Whatever the reason: nothing is decided while something is under way.
+            while !self.flight.is_empty() {
+                let _ = self.flight.next().await;
+            }
+        }
+        result
+    }
+
+    async fn try_round(&mut self) -> Result<Round, Failure> {
+        if let Some(pause) = self.memory.pause.take() {
+            self.wait(Some(pause), false).await?;
+        }
+        self.flight.reconsider();
+        let news = self.shared.queue.look(&self.item);
+        self.since = self.since.or(news);
+        let begin = Instant::now();
         let Some(mut world) = self.world() else { return Ok(Round::Gone) };
         // Held until the status of this round is stored.
         let mut _slot = None;
@@ -169,22 +221,64 @@ impl Pass<'_> {
             let plan = self.plan(&world);
             Decided { world, plan }
         };
+        let pause = begin.elapsed() * (PACE - 1);
+        self.memory.pause = (pause >= SHORTEST_PAUSE).then(|| Instant::now() + pause);
         if decided.plan.look_live {
+            if !self.flight.is_empty() {
+                return self.land().await;
+            }
             let Some(live) = self.decide_live().await? else { return Ok(Round::Gone) };
             decided = live;
         }
-        let wrote = self.carry_out(decided).await?;
-        Ok(match wrote {
-            Round::Rest(wake) => Round::Rest(earlier(wake, foreign)),
-            other @ (Round::Wrote | Round::Gone) => other,
-        })
+        self.carry_out(decided, foreign).await
+    }
+
+    /// Waits until `until`, or with `news` until something is to be planned before that.
+    async fn wait(&mut self, until: Option<Instant>, news: bool) -> Result<Round, Failure> {
+        let shared = self.shared;
+        let timer = async {
+            match until {
+                Some(until) => tokio::time::sleep_until(until).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::pin!(timer);
+        loop {
+            tokio::select! {
+                biased;
+                landed = self.flight.next(), if !self.flight.is_empty() => {
+                    self.landed(landed?);
+                    if news && self.flight.is_hungry() {
+                        return Ok(Round::Wrote);
+                    }
+                }
+                () = shared.queue.news(&self.item), if news && !self.flight.is_full() => return Ok(Round::News),
+                () = &mut timer => return Ok(Round::News),
+            }
+        }
+    }
+
+    /// Waits for the answers of all that is under way.
+    pub(super) async fn land(&mut self) -> Result<Round, Failure> {
+        self.flight.reconsider();
+        while !self.flight.is_empty() {
+            let landed = self.flight.next().await?;
+            self.landed(landed);
+        }
+        Ok(Round::Wrote)
+    }
+
+    fn landed(&self, landed: Landed) {
+        match landed {
+            Landed::Pod(_) => {}
+            Landed::Status { before, after } => self.count(Some(&before), &after),
+        }
     }
 
     async fn decide_live(&mut self) -> Result<Option<Decided>, Failure> {
         let now = self.shared.clock.now();
-        let world = self.shared.observe.world_live(&self.shared.client, self.key, now).await.map_err(|error| {
-            Failure::Transient { what: "live read".to_owned(), message: error.to_string(), retry_after: None }
-        })?;
+        let last = self.memory.last.take();
+        let world = self.shared.observe.world_live(&self.shared.client, self.key, now, last).await.map_err(unread)?;
         let Some(mut world) = world else { return Ok(None) };
         self.complete(&mut world);
         let mut plan = self.plan(&world);
@@ -196,13 +290,15 @@ impl Pass<'_> {
     }
 
     fn world(&mut self) -> Option<World> {
-        let mut world = self.shared.observe.world(self.key, self.shared.clock.now())?;
+        let last = self.memory.last.take();
+        let mut world = self.shared.observe.world(self.key, self.shared.clock.now(), last)?;
         self.complete(&mut world);
         Some(world)
     }
 
     /// Adds what only this process knows.
     fn complete(&mut self, world: &mut World) {
+        self.flight.foresee(world);
         world.attempts = self.shared.actions.results(self.key);
         if !world.attempts.is_empty() && latest(world).is_none() {
             self.shared.actions.forget(self.key);
@@ -227,11 +323,7 @@ impl Pass<'_> {
         }
         if self.memory.foreign_read.is_none_or(|at| at.elapsed() >= FOREIGN_EVERY) {
             let keys: Vec<Key> = world.components.keys().map(|name| Key::new(&self.key.namespace, name)).collect();
-            self.shared.observe.read_foreign(&self.shared.client, &keys).await.map_err(|error| Failure::Transient {
-                what: "live read".to_owned(),
-                message: error.to_string(),
-                retry_after: None,
-            })?;
+            self.shared.observe.read_foreign(&self.shared.client, &keys).await.map_err(unread)?;
             self.memory.foreign_read = Some(Instant::now());
             if let Some(again) = self.world() {
                 *world = again;
@@ -246,92 +338,20 @@ impl Pass<'_> {
         self.shared.metrics.planned(start.elapsed());
         plan
     }
-
-    async fn carry_out(&mut self, decided: Decided) -> Result<Round, Failure> {
-        let Decided { world, plan: Plan { look_live: _, effects, status, wake, report } } = decided;
-        self.say(&report);
-        let subject = Subject { key: self.key.clone(), uid: world.deployment.uid.clone() };
-        let ended: Vec<(String, HookRunStatus)> = effects
-            .iter()
-            .filter_map(|effect| match effect {
-                Effect::RecordStatus { run, status, .. } => Some((run.clone(), HookRunStatus::clone(status))),
-                _ => None,
-            })
-            .collect();
-        let mut wrote = self.shared.executor.perform(&subject, effects).await?;
-        for (run, status) in &ended {
-            self.count(&world, run, status);
-        }
-        let mut wake = wake.map(|at| until(at, world.now));
-        if let Some(write) = status {
-            if let Some(pause) = self.status_due(&write) {
-                wake = earlier(wake, Some(pause));
-            } else {
-                let (run, status) = (write.run.clone(), write.status.clone());
-                self.shared.executor.status(&subject, write).await?;
-                self.memory.status_written = Some(Instant::now());
-                self.count(&world, &run, &status);
-                wrote = true;
-            }
-        }
-        Ok(if wrote { Round::Wrote } else { Round::Rest(wake) })
-    }
-
-    /// How long a status has to wait in which only counters moved; `None`: it is due.
-    fn status_due(&self, write: &StatusWrite) -> Option<Duration> {
-        let since = self.memory.status_written?.elapsed();
-        (!write.urgent && since < STATUS_EVERY).then(|| STATUS_EVERY.saturating_sub(since))
-    }
-
-    fn say(&mut self, report: &Report) {
-        // A pass that only carries on with a step has nothing new to say.
-        if report.message.is_empty() {
-            return;
-        }
-        let said = (report.state, report.message.clone());
-        if self.memory.report.as_ref() == Some(&said) {
-            return;
-        }
-        if report.state != State::AtRest || self.memory.report.is_some() {
-            tracing::info!(deployment = %self.key, state = ?report.state, run = report.run, "{}", report.message);
-        }
-        self.memory.report = Some(said);
-    }
-
-    /// What a stored status tells that the one before did not.
-    fn count(&self, world: &World, run: &str, status: &HookRunStatus) {
-        let Some(before) = world.runs.iter().find(|r| r.name == run).map(|r| &r.status) else { return };
-        let metrics = &self.shared.metrics;
-        if let (None, Some(ended)) = (&before.ended, &status.ended) {
-            metrics.run_ended(ended.outcome);
-        }
-        let done = |steps: &[Step], step: &Step| {
-            steps.iter().any(|s| {
-                (&s.hook, s.phase, s.attempt, s.finished_at.is_some()) == (&step.hook, step.phase, step.attempt, true)
-            })
-        };
-        for step in status.steps.iter().filter(|s| !done(&before.steps, s)) {
-            if let (Some(_), Some(outcome)) = (step.finished_at, step.outcome) {
-                metrics.hook_attempt(step.phase, outcome);
-            }
-        }
-        if status.way.as_ref().is_some_and(|way| way.kind == WayKind::InPlace) {
-            let updated = |s: &HookRunStatus| s.pods.as_ref().map_or(0, |p| p.updated);
-            metrics.pods_updated(u64::try_from(updated(status) - updated(before)).unwrap_or(0));
-        }
-    }
 }
 
-struct Decided {
-    world: World,
-    plan: Plan,
+/// A plan and what it was made from.
+pub(super) struct Decided {
+    pub(super) world: World,
+    pub(super) plan: Plan,
 }
 
-fn earlier(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
+/// A live read that failed.
+#[allow(clippy::needless_pass_by_value, reason = "for map_err")]
+pub(super) fn unread(error: LiveError) -> Failure {
+    Failure::Transient { what: "live read".to_owned(), message: error.to_string(), retry_after: None }
+}
+
+pub(super) fn earlier(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
     one.into_iter().chain(other).min()
-}
-
-/// From `now` to `at`; at once if that has passed.
-fn until(at: Time, now: Time) -> Duration {
-    Duration::from_millis(u64::try_from(at.millis_since(now)).unwrap_or(0))
 }

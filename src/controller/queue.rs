@@ -41,6 +41,8 @@ pub(super) enum Outcome {
 pub(super) struct Queue {
     inner: Mutex<Inner>,
     changed: Notify,
+    /// Something that runs was triggered.
+    news: Notify,
 }
 
 #[derive(Default)]
@@ -48,6 +50,7 @@ struct Inner {
     items: HashMap<Item, State>,
     ready: VecDeque<Item>,
     timers: BTreeSet<(Instant, Item)>,
+    closed: bool,
 }
 
 #[derive(Default)]
@@ -58,6 +61,8 @@ struct State {
     timer: Option<Instant>,
     /// The API server does not want to be asked before this point.
     not_before: Option<Instant>,
+    /// The first trigger that no plan has taken in yet.
+    since: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -78,13 +83,20 @@ impl Queue {
     pub(super) fn trigger(&self, item: Item) {
         let mut inner = self.lock();
         let state = inner.items.entry(item.clone()).or_default();
+        if state.phase != Phase::BackingOff {
+            state.since.get_or_insert_with(Instant::now);
+        }
         match state.phase {
             Phase::Idle => {
                 inner.make_ready(item);
                 drop(inner);
                 self.changed.notify_one();
             }
-            Phase::Running => state.phase = Phase::Dirty,
+            Phase::Running => {
+                state.phase = Phase::Dirty;
+                drop(inner);
+                self.news.notify_waiters();
+            }
             Phase::BackingOff => {
                 let soon = (Instant::now() + NEWS).max(state.not_before.unwrap_or_else(Instant::now));
                 if state.timer.is_some_and(|at| at > soon) {
@@ -120,6 +132,42 @@ impl Queue {
         }
     }
 
+    /// A plan for a running item is about to look at the world: what has come until now is in it. Returns when the first of
+    /// it came.
+    pub(super) fn look(&self, item: &Item) -> Option<Instant> {
+        let mut inner = self.lock();
+        let state = inner.items.get_mut(item)?;
+        if state.phase == Phase::Dirty {
+            state.phase = Phase::Running;
+        }
+        state.since.take()
+    }
+
+    /// Returns once a running item was triggered since the last look, or the queue is closed.
+    pub(super) async fn news(&self, item: &Item) {
+        loop {
+            let news = self.news.notified();
+            {
+                let inner = self.lock();
+                if inner.closed || inner.items.get(item).is_some_and(|state| state.phase == Phase::Dirty) {
+                    return;
+                }
+            }
+            news.await;
+        }
+    }
+
+    /// Passes are to come to an end.
+    pub(super) fn close(&self) {
+        self.lock().closed = true;
+        self.news.notify_waiters();
+    }
+
+    /// Are they?
+    pub(super) fn is_closed(&self) -> bool {
+        self.lock().closed
+    }
+
     /// A pass has ended.
     pub(super) fn done(&self, item: &Item, outcome: &Outcome) {
         let mut inner = self.lock();
@@ -128,6 +176,8 @@ impl Queue {
         state.phase = Phase::Idle;
         match outcome {
             Outcome::Failed { retry_after } => {
+                // What waits because of a failure is not slow.
+                state.since = None;
                 let pause = if dirty { backoff(state.failures).min(NEWS) } else { backoff(state.failures) };
                 let pause = pause.max(retry_after.unwrap_or_default());
                 state.not_before = retry_after.map(|after| Instant::now() + after);
@@ -247,6 +297,27 @@ mod tests {
         queue.done(&item("a"), &Outcome::Done(None));
         assert_eq!(within(&queue, 9).await, None);
         assert!(queue.lock().items.is_empty(), "nothing is kept of what is at rest");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pass_hears_of_news_and_a_look_takes_them_in() {
+        let queue = Queue::default();
+        queue.trigger(item("a"));
+        let start = Instant::now();
+        tokio::time::advance(Duration::from_secs(1)).await;
+        queue.next().await;
+        assert_eq!(queue.look(&item("a")), Some(start), "the first trigger counts");
+        assert_eq!(queue.look(&item("a")), None);
+        let heard = |seconds| tokio::time::timeout(Duration::from_secs(seconds), queue.news(&item("a")));
+        assert!(heard(9).await.is_err());
+        let (news, ()) = tokio::join!(heard(9), async { queue.trigger(item("a")) });
+        assert!(news.is_ok());
+        assert!(queue.look(&item("a")).is_some());
+        assert!(heard(9).await.is_err());
+        queue.close();
+        assert!(queue.is_closed() && heard(9).await.is_ok());
+        queue.done(&item("a"), &Outcome::Done(None));
+        assert_eq!(within(&queue, 9).await, None, "it was taken in");
     }
 
     #[tokio::test(start_paused = true)]

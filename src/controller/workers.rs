@@ -52,6 +52,7 @@ where
             () = tokio::time::sleep(BEAT) => {}
         }
     }
+    queue.close();
     let deadline = Instant::now() + GRACE;
     while let Ok(Some(ended)) = tokio::time::timeout_at(deadline, running.join_next_with_id()).await {
         finish(&queue, &mut items, signals, ended)?;

@@ -4,7 +4,7 @@
 mod failure;
 mod policies;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -38,14 +38,14 @@ use crate::{
     },
     publish::{
         events::{About, event},
-        metrics::{Metrics, WriteResult},
+        metrics::{Metrics, WriteResult, effect_kind},
     },
 };
 
 /// How long one call may take.
 const CALL: Duration = Duration::from_secs(10);
 /// So many pod writes go side by side.
-const SIDE_BY_SIDE: usize = 16;
+pub const SIDE_BY_SIDE: usize = 16;
 
 /// Asked before every write: may this process still write?
 pub type Fence = Arc<dyn Fn() -> bool + Send + Sync>;
@@ -113,7 +113,8 @@ impl Executor {
         Ok(wrote)
     }
 
-    async fn in_order(&self, subject: &Subject, effects: Vec<Effect>) -> Result<bool, Failure> {
+    /// Carries out effects one after the other.
+    pub async fn in_order(&self, subject: &Subject, effects: Vec<Effect>) -> Result<bool, Failure> {
         let mut wrote = false;
         for effect in effects {
             wrote |= self.one(subject, effect).await?;
@@ -129,17 +130,16 @@ impl Executor {
     }
 
     async fn one(&self, subject: &Subject, effect: Effect) -> Result<bool, Failure> {
-        let counted = effect.clone();
+        let (kind, writes) = (effect_kind(&effect), is_write(&effect));
         let result = self.dispatch(subject, effect).await;
         let outcome = match &result {
             Ok(_) => Some(WriteResult::Ok),
             Err(failure) => failure.result(),
         };
-        let local = matches!(counted, Effect::StartHook(_) | Effect::CancelHooks(_));
         if let Some(outcome) = outcome
-            && !local
+            && writes
         {
-            self.metrics.write(&counted, outcome);
+            self.metrics.write_of(kind, outcome);
         }
         result
     }
@@ -363,8 +363,13 @@ impl Executor {
     }
 }
 
+/// Does it ask the API server for something?
+pub fn is_write(effect: &Effect) -> bool {
+    !matches!(effect, Effect::StartHook(_) | Effect::CancelHooks(_))
+}
+
 /// The pod that an effect writes to.
-fn pod_of(effect: &Effect) -> Option<&str> {
+pub fn pod_of(effect: &Effect) -> Option<&str> {
     match effect {
         Effect::PatchPod { name, patch: _ } | Effect::ResizePod { name, patch: _ } => Some(name),
         _ => None,
@@ -372,7 +377,7 @@ fn pod_of(effect: &Effect) -> Option<&str> {
 }
 
 /// Effects on pods, those on the same pod together and in their order: the second write of a pod builds on the first.
-fn by_pod(effects: Vec<Effect>) -> Vec<Vec<Effect>> {
+pub fn by_pod(effects: Vec<Effect>) -> Vec<Vec<Effect>> {
     let mut groups: Vec<Vec<Effect>> = Vec::new();
     let mut index: HashMap<String, usize> = HashMap::new();
     for effect in effects {

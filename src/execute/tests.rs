@@ -11,16 +11,16 @@ use super::*;
 use crate::action::Runner;
 
 /// An API server that answers every write after a moment, and what it was asked.
-struct Fixture {
-    executor: Executor,
-    observe: Arc<Observe>,
+pub(crate) struct Fixture {
+    pub(crate) executor: Executor,
+    pub(crate) observe: Arc<Observe>,
     asked: Arc<Mutex<Vec<String>>>,
-    most: Arc<AtomicUsize>,
+    pub(crate) most: Arc<AtomicUsize>,
     leads: Arc<AtomicBool>,
 }
 
 impl Fixture {
-    fn new(answer: impl Fn(&Request<Body>) -> (StatusCode, Value) + Clone + Send + Sync + 'static) -> Self {
+    pub(crate) fn new(answer: impl Fn(&Request<Body>) -> (StatusCode, Value) + Clone + Send + Sync + 'static) -> Self {
         let asked: Arc<Mutex<Vec<String>>> = Arc::default();
         let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let service = {
@@ -57,16 +57,16 @@ impl Fixture {
         self.executor.perform(&subject(), effects).await
     }
 
-    fn asked(&self) -> Vec<String> {
+    pub(crate) fn asked(&self) -> Vec<String> {
         self.asked.lock().unwrap().clone()
     }
 }
 
-fn subject() -> Subject {
+pub(crate) fn subject() -> Subject {
     Subject { key: Key::new("ns", "web"), uid: "uid-web".to_owned() }
 }
 
-fn patch_pod(name: &str) -> Effect {
+pub(crate) fn patch_pod(name: &str) -> Effect {
     Effect::PatchPod { name: name.to_owned(), patch: json!([{"op": "test", "path": "/a", "value": 1}]) }
 }
 
@@ -74,7 +74,7 @@ fn event() -> Effect {
     Effect::Event { warning: false, reason: "R".to_owned(), message: "m".to_owned() }
 }
 
-fn failure(code: u16, message: &str) -> (StatusCode, Value) {
+pub(crate) fn failure(code: u16, message: &str) -> (StatusCode, Value) {
     let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "reason": "x", "code": code});
     (StatusCode::from_u16(code).unwrap(), status)
 }
@@ -146,7 +146,7 @@ async fn what_a_write_returned_is_known_at_once() {
     let f = Fixture::new(|_| (StatusCode::OK, deployment("7")));
     let effect = Effect::PatchDeployment { purpose: DeploymentPurpose::Release, patch: json!({}) };
     assert_eq!(f.perform(vec![effect]).await, Ok(true));
-    let world = f.observe.world(&subject().key, Time(0)).unwrap();
+    let world = f.observe.world(&subject().key, Time(0), None).unwrap();
     assert_eq!(world.deployment.resource_version, "7");
 }
 

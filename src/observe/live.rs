@@ -3,6 +3,7 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
+use interlock_core::world::Deployment;
 use kube::{Api, Client, api::ListParams};
 
 use super::{
@@ -65,6 +66,13 @@ impl Observe {
             });
         }
         Ok(())
+    }
+
+    /// A Deployment as it is now; `None` if there is none of this name.
+    pub async fn deployment_live(&self, client: &Client, key: &Key) -> Result<Option<Deployment>, LiveError> {
+        let Some(object) = self.get_deployment(client, key).await? else { return Ok(None) };
+        self.learn(&object, Some(&Item::Deployment(key.clone())));
+        Ok(Some(facts::deployment::deployment(&object.json)))
     }
 
     async fn get_deployment(&self, client: &Client, key: &Key) -> Result<Option<Object<DeploymentKind>>, LiveError> {

@@ -59,15 +59,21 @@ impl Observe {
     }
 
     /// The world of a Deployment from the cache; `None` if there is none of this name. Attempts of hooks and refusals
-    /// are left empty.
-    pub fn world(&self, key: &Key, now: Time) -> Option<World> {
-        self.assemble(key, now, false)
+    /// are left empty. What has not changed since is taken from `last`, an earlier world of the same Deployment.
+    pub fn world(&self, key: &Key, now: Time, last: Option<World>) -> Option<World> {
+        self.assemble(key, now, false, last)
     }
 
     /// The same after live reads of the Deployment, its ReplicaSets, its pods and its runs.
-    pub async fn world_live(&self, client: &kube::Client, key: &Key, now: Time) -> Result<Option<World>, LiveError> {
+    pub async fn world_live(
+        &self,
+        client: &kube::Client,
+        key: &Key,
+        now: Time,
+        last: Option<World>,
+    ) -> Result<Option<World>, LiveError> {
         self.read_live(client, key).await?;
-        Ok(self.assemble(key, now, true))
+        Ok(self.assemble(key, now, true, last))
     }
 
     /// A look at one Deployment without any watch, for commands.
@@ -80,7 +86,7 @@ impl Observe {
         let observe = Self::new(|_| ());
         let key = Key::new(namespace, name);
         observe.read_once(client, &key).await?;
-        Ok(observe.assemble(&key, now, true))
+        Ok(observe.assemble(&key, now, true, None))
     }
 
     /// Have first complete lists of all kinds arrived?
@@ -106,6 +112,11 @@ impl Observe {
     /// `metadata.generation` of a Deployment.
     pub fn generation(&self, key: &Key) -> Option<i64> {
         self.with(|cache| cache.deployments.get(key).map(|d| d.generation))
+    }
+
+    /// UID of a Deployment.
+    pub fn uid(&self, key: &Key) -> Option<String> {
+        self.with(|cache| cache.deployments.get(key).map(|d| d.uid.clone()))
     }
 
     /// The Deployments of a namespace.
@@ -137,9 +148,9 @@ impl Observe {
         self.tell(items, by);
     }
 
-    fn assemble(&self, key: &Key, now: Time, live: bool) -> Option<World> {
+    fn assemble(&self, key: &Key, now: Time, live: bool, last: Option<World>) -> Option<World> {
         self.with_mut(|cache| {
-            let world = gather::world(cache, key, now, live);
+            let world = gather::world(cache, key, now, live, last);
             let waits: BTreeSet<Key> =
                 world.iter().flat_map(|w| w.components.keys()).map(|name| Key::new(&key.namespace, name)).collect();
             cache.set_waits(key, waits);

@@ -204,6 +204,11 @@ impl Packed {
         starts.chain(self.ready_since).max()
     }
 
+    /// Is this what [`Self::unpack`] would give?
+    pub fn is(&self, pod: &Pod) -> bool {
+        *self.resource_version == *pod.resource_version && *self.uid == *pod.uid
+    }
+
     /// The pod as the planner sees it.
     pub fn unpack(&self) -> Pod {
         Pod {

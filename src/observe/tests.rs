@@ -41,7 +41,7 @@ impl Fixture {
     }
 
     fn world(&self, name: &str) -> World {
-        self.observe.world(&Key::new("ns", name), Time(0)).unwrap()
+        self.observe.world(&Key::new("ns", name), Time(0), None).unwrap()
     }
 }
 
@@ -99,6 +99,40 @@ async fn pods_and_replica_sets_lead_to_their_deployment_in_whatever_order_they_a
     assert_eq!(f.watch::<PodKind>(pod("web-1-a", "web-1", 4)), ["web"]);
     assert_eq!(f.watch::<PodKind>(pod("web-1-a", "web-1", 4)), [""; 0], "nothing new");
     assert_eq!(f.watch::<PodKind>(pod("other", "unknown", 5)), [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_world_made_from_the_last_one_is_the_same_as_one_made_anew() {
+    let f = Fixture::new();
+    f.watch::<DeploymentKind>(deployment("web", 1, "v1", false));
+    for set in ["web-1", "web-2"] {
+        f.watch::<ReplicaSetKind>(replica_set(set, "web", 2, "v1"));
+        for name in ["b", "d", "f"] {
+            f.watch::<PodKind>(pod(&format!("{set}-{name}"), set, 3));
+        }
+    }
+    let mut last = f.world("web");
+    assert_eq!(last.pods.len(), 6);
+    let gone = |name: &str| Version { uid: format!("uid-{name}").as_str().into(), resource_version: "9".into() };
+    let changes: [&dyn Fn(); 5] = [
+        &|| drop(f.watch::<PodKind>(pod("web-1-d", "web-1", 4))),
+        &|| drop(f.watch::<PodKind>(pod("web-1-a", "web-1", 5))),
+        &|| f.observe.forget::<PodKind>(&Key::new("ns", "web-1-f"), &gone("web-1-f"), None),
+        &|| drop(f.watch::<PodKind>(pod("web-2-z", "web-2", 6))),
+        &|| f.observe.forget::<ReplicaSetKind>(&Key::new("ns", "web-1"), &gone("web-1"), None),
+    ];
+    for change in changes {
+        change();
+        let reused = f.observe.world(&Key::new("ns", "web"), Time(0), Some(last)).unwrap();
+        assert_eq!(reused, f.world("web"));
+        last = reused;
+    }
+    last.pods[0].resource_version.clear();
+    assert_eq!(
+        f.observe.world(&Key::new("ns", "web"), Time(0), Some(last)).unwrap(),
+        f.world("web"),
+        "what was foreseen"
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -63,6 +63,7 @@ struct Inner {
     pods: Counter,
     writes: Family<[Label; 2], Counter>,
     plan: Histogram,
+    first_write: Histogram,
     errors: Counter,
     panics: Counter,
     leader: Gauge,
@@ -93,6 +94,7 @@ impl Metrics {
             pods: Counter::default(),
             writes: Family::default(),
             plan: Histogram::new([1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0]),
+            first_write: Histogram::new(FIRST_WRITE),
             errors: Counter::default(),
             panics: Counter::default(),
             leader: Gauge::default(),
@@ -115,6 +117,11 @@ impl Metrics {
         registry.register("pods_updated", "Pods that were updated in place", inner.pods.clone());
         registry.register("writes", "Writes to the API server, by effect and result", inner.writes.clone());
         registry.register("plan_duration_seconds", "Time taken to plan one Deployment", inner.plan.clone());
+        registry.register(
+            "event_to_write_seconds",
+            "Time from the arrival of a change to the begin of the first write that it causes",
+            inner.first_write.clone(),
+        );
         registry.register("pass_errors", "Passes over a Deployment that ended with an error", inner.errors.clone());
         registry.register("panics", "Passes over a Deployment that panicked; each is a bug", inner.panics.clone());
         registry.register("leader", "1 while this process leads", inner.leader.clone());
@@ -144,12 +151,8 @@ impl Metrics {
         self.0.pods.inc_by(pods);
     }
 
-    /// An effect was carried out, or not.
-    pub fn write(&self, effect: &Effect, result: WriteResult) {
-        self.write_of(effect_kind(effect), result);
-    }
-
-    /// A write that is no effect of a plan (such as `PolicyStatus`) was carried out, or not.
+    /// A write was carried out, or not: an effect by [`effect_kind`], or one that is no effect of a plan (such as
+    /// `PolicyStatus`).
     pub fn write_of(&self, effect: &'static str, result: WriteResult) {
         // All results of a kind appear together.
         for each in WriteResult::ALL {
@@ -163,6 +166,12 @@ impl Metrics {
     /// A plan took so long.
     pub fn planned(&self, took: Duration) {
         self.0.plan.observe(took.as_secs_f64());
+    }
+
+    /// A change has led to a write, which begins so long after the change arrived. While as many writes to pods are under
+    /// way as may be, the time until one of them is answered is not counted: it is the API server's.
+    pub fn first_write(&self, after: Duration) {
+        self.0.first_write.observe(after.as_secs_f64());
     }
 
     /// A pass over a Deployment ended with an error.
@@ -193,6 +202,10 @@ impl Metrics {
     }
 }
 
+/// Seconds. Fine around the ten milliseconds that are promised.
+const FIRST_WRITE: [f64; 15] =
+    [5e-4, 1e-3, 1.5e-3, 2e-3, 3e-3, 4e-3, 5e-3, 6e-3, 8e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.5, 1.0];
+
 const OUTCOMES: [Outcome; 5] =
     [Outcome::Succeeded, Outcome::Superseded, Outcome::Returned, Outcome::Aborted, Outcome::Audited];
 
@@ -219,7 +232,8 @@ const fn step_outcome(outcome: StepOutcome) -> &'static str {
     }
 }
 
-const fn effect_kind(effect: &Effect) -> &'static str {
+/// The kind of an effect.
+pub const fn effect_kind(effect: &Effect) -> &'static str {
     match effect {
         Effect::CreateRun { .. } => "CreateRun",
         Effect::RecordStatus { .. } => "RecordStatus",

@@ -33,6 +33,7 @@ use crate::{
 };
 
 pub use hooks::key as hook_key;
+pub use patches::release_at;
 pub use status::{SLOT_REASONS, conditions};
 
 /// What to do next for one Deployment.

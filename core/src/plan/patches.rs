@@ -222,6 +222,15 @@ pub(super) fn release(d: &Deployment, restore: &BTreeMap<String, String>) -> Val
     })
 }
 
+/// The same release for another version of the Deployment, of which the caller knows that only its status differs.
+pub fn release_at(patch: &mut Value, resource_version: &str) {
+    for path in [format!("/metadata/annotations/{}", escape(names::RELEASE)), "/metadata/resourceVersion".to_owned()] {
+        if let Some(version) = patch.pointer_mut(&path) {
+            *version = Value::String(resource_version.to_owned());
+        }
+    }
+}
+
 /// A native roll that failed is paused, as a hold, so that a new template or a decision finds it.
 pub(super) fn freeze(d: &Deployment, by: &str) -> Value {
     json!({

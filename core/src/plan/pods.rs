@@ -19,6 +19,9 @@ use crate::{
 /// So often the same change is written into a pod that somebody else changes back; then it is a fight.
 const MOST_TRIES: i64 = 5;
 
+/// One plan writes to at most so many pods: more would only wait for their turn while the world moves on.
+const MOST_WRITES: usize = 32;
+
 /// Why pods are moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
@@ -142,12 +145,13 @@ impl<'w> Planner<'w> {
                     || !s.difference.restarts()
             });
         let mut free = (most - unavailable).max(0);
-        let mut chosen: Vec<&Seen<'_>> = bad.into_iter().take(usize::try_from(may_move).unwrap_or(0)).collect();
+        let mut chosen: Vec<&Seen<'_>> =
+            bad.into_iter().take(usize::try_from(may_move).unwrap_or(0).min(MOST_WRITES)).collect();
         let mut left = may_move - i64::try_from(chosen.len()).unwrap_or(0);
         let mut budgets = Budgets::new(self, update, &seen);
         let mut blocked: Option<String> = None;
         for s in good {
-            if left <= 0 || free <= 0 {
+            if left <= 0 || free <= 0 || chosen.len() >= MOST_WRITES {
                 break;
             }
             if let Err(name) = budgets.take(&s.pod.name) {

@@ -33,8 +33,9 @@ fn what_is_counted_is_what_a_prometheus_parser_reads() {
     metrics.hook_attempt(Phase::PreUpdate, StepOutcome::TimedOut);
     metrics.pods_updated(4);
     let release = Effect::PatchDeployment { purpose: DeploymentPurpose::Release, patch: serde_json::json!({}) };
-    metrics.write(&release, WriteResult::Lost);
+    metrics.write_of(effect_kind(&release), WriteResult::Lost);
     metrics.planned(Duration::from_micros(20));
+    metrics.first_write(Duration::from_millis(7));
     metrics.pass_error();
     metrics.panicked();
     metrics.leading(true);
