@@ -106,15 +106,16 @@ async fn run(args: &Args, say: Say) -> Result<Report> {
 
 /// All cases with this number of pods. The contenders take turns, so that what else the machine does meets all alike.
 async fn updates(stage: &Stage, args: &Args, pods: usize, rounds: &mut Vec<Round>, say: Say) -> Result<()> {
-    round::prepare(stage, pods).await?;
+    let wanted = |c: &Contender| args.only.is_empty() || args.only.iter().any(|name| name == c.name());
+    let contenders: Vec<Contender> = Contender::ALL.into_iter().filter(wanted).collect();
+    round::prepare(stage, pods, &contenders).await?;
     let controller = round::controller(stage).await?;
     let mut version = 0;
     for max_unavailable in &args.max_unavailable {
         let case = Case { pods, max_unavailable: max_unavailable.clone() };
-        round::configure(stage, &case).await?;
+        round::configure(stage, &case, &contenders).await?;
         for repetition in 1..=args.repeat {
-            let wanted = |c: &Contender| args.only.is_empty() || args.only.iter().any(|name| name == c.name());
-            let mut turn: Vec<Contender> = Contender::ALL.into_iter().filter(wanted).collect();
+            let mut turn = contenders.clone();
             let first = (repetition - 1) % turn.len().max(1);
             turn.rotate_left(first);
             version += 1;

@@ -225,9 +225,11 @@ fn summary(case: &Case, rounds: &[Round]) -> Summary {
         };
         (contender.name(), line)
     };
+    let took_part = |contender: &Contender| of(case, rounds, *contender).next().is_some();
     let ratio = |figure: fn(&Round) -> f64| {
         [Contender::Null, Contender::Native]
             .into_iter()
+            .filter(took_part)
             .map(|other| {
                 let pairs = of(case, rounds, Contender::Interlock).filter_map(|ours| {
                     let other = of(case, rounds, other).find(|r| r.repetition == ours.repetition)?;
@@ -239,7 +241,7 @@ fn summary(case: &Case, rounds: &[Round]) -> Summary {
     };
     Summary {
         case: case.clone(),
-        contenders: Contender::ALL.into_iter().map(line).collect(),
+        contenders: Contender::ALL.into_iter().filter(took_part).map(line).collect(),
         wall_ratio: ratio(|r| r.wall_seconds),
         not_ready_ratio: ratio(|r| r.not_ready_seconds_per_pod),
     }
@@ -249,14 +251,19 @@ fn summary(case: &Case, rounds: &[Round]) -> Summary {
 fn checks(summary: &Summary, rounds: &[Round]) -> Vec<Check> {
     let case = &summary.case;
     let name = format!("{} pods, {}", case.pods, case.max_unavailable);
-    let ratio = |of: &BTreeMap<&'static str, f64>, who: &str| of.get(who).copied().unwrap_or(f64::NAN);
     let own = || owned(case, rounds).map(|(_, own)| own);
     let check = |what: &str, measured: f64, limit: f64| Check::new(format!("{name}: {what}"), measured, limit);
-    vec![
-        check("wall time in times of the null client's", ratio(&summary.wall_ratio, "null"), 1.2),
-        check("wall time in times of the native update's", ratio(&summary.wall_ratio, "native"), 1.0),
-        check("seconds not ready in times of the null client's", ratio(&summary.not_ready_ratio, "null"), 1.2),
-        check("seconds not ready in times of the native update's", ratio(&summary.not_ready_ratio, "native"), 1.0),
+    let ratios = [("wall time", &summary.wall_ratio), ("seconds not ready", &summary.not_ready_ratio)];
+    let ratios = ratios.into_iter().flat_map(|(figure, of)| {
+        let limits = BTreeMap::from([("null", 1.2), ("native", 1.0)]);
+        of.iter()
+            .filter_map(move |(who, ratio)| Some((format!("{figure} in times of {who}'s"), *ratio, *limits.get(who)?)))
+    });
+    let mut checks: Vec<Check> = ratios.map(|(what, ratio, limit)| check(&what, ratio, limit)).collect();
+    if own().next().is_none() {
+        return checks;
+    }
+    checks.extend([
         check("writes per pod", worst(own().map(|o| o.pod_writes_per_pod)), 1.0),
         check("other writes of a run", worst(own().map(|o| o.other_writes as f64)), 20.0),
         check("refused writes", worst(own().map(|o| o.refused.values().sum::<usize>() as f64)), 0.0),
@@ -268,5 +275,6 @@ fn checks(summary: &Summary, rounds: &[Round]) -> Vec<Check> {
             median(own().map(|o| o.first_write.map_or(f64::INFINITY, |l| l.p99_ms))),
             10.0,
         ),
-    ]
+    ]);
+    checks
 }

@@ -20,7 +20,7 @@ const NAMESPACE: &str = "bench-rest";
 /// Pods of one Deployment.
 const EACH: usize = 100;
 /// Requests at rest are counted over this time: longer than a watch lasts.
-const QUIET: Duration = Duration::from_secs(120);
+const QUIET: Duration = Duration::from_mins(2);
 /// After a start, until memory is looked at.
 const SETTLE: Duration = Duration::from_secs(10);
 /// How often the start is measured.

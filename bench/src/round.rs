@@ -116,20 +116,24 @@ pub(crate) struct Latency {
 }
 
 /// Makes a Deployment of so many pods for each contender and waits until all pods are available.
-pub(crate) async fn prepare(stage: &Stage, pods: usize) -> Result<()> {
+pub(crate) async fn prepare(stage: &Stage, pods: usize, contenders: &[Contender]) -> Result<()> {
     for contender in Contender::ALL {
         workload::namespace(&stage.client, contender.namespace()).await?;
     }
     governed::policy(&stage.client, Contender::Interlock.namespace()).await?;
-    for contender in Contender::ALL {
+    for contender in contenders {
         let object = workload::deployment(NAME, pods, &workload::image(0));
         workload::create(&stage.client, contender.namespace(), object).await?;
     }
-    for contender in Contender::ALL {
+    for contender in contenders {
         workload::complete(&stage.client, contender.namespace(), NAME).await?;
     }
-    // The null client changes pods behind the back of this one's controller.
-    workload::patch(&stage.client, Contender::Null.namespace(), NAME, &json!({"spec": {"paused": true}})).await
+    if contenders.contains(&Contender::Null) {
+        // The null client changes pods behind the back of this one's controller.
+        let pause = json!({"spec": {"paused": true}});
+        workload::patch(&stage.client, Contender::Null.namespace(), NAME, &pause).await?;
+    }
+    Ok(())
 }
 
 /// The controller of these rounds: it sees the pods of its own Deployment only.
@@ -141,8 +145,11 @@ pub(crate) async fn controller(stage: &Stage) -> Result<Controller> {
 }
 
 /// Sets maxUnavailable for all contenders.
-pub(crate) async fn configure(stage: &Stage, case: &Case) -> Result<()> {
+pub(crate) async fn configure(stage: &Stage, case: &Case, contenders: &[Contender]) -> Result<()> {
     governed::max_unavailable(&stage.client, Contender::Interlock.namespace(), &case.max_unavailable).await?;
+    if !contenders.contains(&Contender::Native) {
+        return Ok(());
+    }
     let strategy = json!({"spec": {"strategy": {"rollingUpdate": {
         "maxUnavailable": case.max_unavailable, "maxSurge": workload::MAX_SURGE,
     }}}});

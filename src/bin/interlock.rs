@@ -5,7 +5,8 @@ use std::process::ExitCode;
 use clap::Parser as _;
 use interlock::cli::server::Interlock;
 
-#[tokio::main]
+// Two threads do: more would only cost memory on a large machine.
+#[tokio::main(worker_threads = 2)]
 async fn main() -> ExitCode {
     match Interlock::parse().run().await {
         Ok(exit) => exit.into(),

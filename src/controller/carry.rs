@@ -14,8 +14,9 @@ use tokio::time::Instant;
 use super::pass::{Decided, Pass, Round, earlier, latest, unread};
 use crate::execute::{Failure, Subject, is_write, pod_of};
 
-/// Statuses in which only counters moved are written at most this often per run.
-const STATUS_EVERY: Duration = Duration::from_secs(1);
+/// Statuses in which only counters moved: the first waits so long after the last write, each further one twice as long as the
+/// one before, up to the longest. So their number hardly grows with the time that an update takes.
+pub(super) const STATUS_EVERY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(15));
 
 impl Pass<'_> {
     /// Carries out a plan, or begins to.
@@ -46,7 +47,7 @@ impl Pass<'_> {
             self.flight.add(effects);
             if let Some(write) = due {
                 let before = world.runs.iter().find(|r| r.name == write.run).map(|r| r.status.clone());
-                self.memory.status_written = Some(Instant::now());
+                self.status_written(false);
                 self.flight.add_status(write, before.unwrap_or_default());
             }
             Round::Rest(wake)
@@ -85,9 +86,9 @@ impl Pass<'_> {
             self.count(before(run), status);
         }
         if let Some(write) = status {
-            let (run, status) = (write.run.clone(), write.status.clone());
+            let (run, status, urgent) = (write.run.clone(), write.status.clone(), write.urgent);
             self.shared.executor.status(&subject, write).await?;
-            self.memory.status_written = Some(Instant::now());
+            self.status_written(urgent);
             self.count(before(&run), &status);
             wrote = true;
         }
@@ -121,8 +122,18 @@ impl Pass<'_> {
 
     /// How long a status has to wait in which only counters moved; `None`: it is due.
     fn status_due(&self, write: &StatusWrite) -> Option<Duration> {
-        let since = self.memory.status_written?.elapsed();
-        (!write.urgent && since < STATUS_EVERY).then(|| STATUS_EVERY.saturating_sub(since))
+        let (at, pause) = self.memory.status_written?;
+        let since = at.elapsed();
+        (!write.urgent && since < pause).then(|| pause.saturating_sub(since))
+    }
+
+    fn status_written(&mut self, urgent: bool) {
+        let (first, longest) = STATUS_EVERY;
+        let pause = match self.memory.status_written {
+            Some((_, pause)) if !urgent => (pause * 2).min(longest),
+            Some(_) | None => first,
+        };
+        self.memory.status_written = Some((Instant::now(), pause));
     }
 
     fn say(&mut self, report: &Report) {

@@ -163,9 +163,9 @@ impl<'a> Flight<'a> {
 
 /// Was the watch faster than the answer?
 fn shows(pod: &Pod, patch: &Value) -> bool {
-    let path = format!("/metadata/annotations/{}", names::UPDATE.replace('/', "~1"));
+    let record_at = format!("/metadata/annotations/{}", names::UPDATE.replace('/', "~1"));
     let operations = patch.as_array().map(Vec::as_slice).unwrap_or_default();
-    let record = operations.iter().find(|o| o.get("path").and_then(Value::as_str) == Some(path.as_str()));
+    let record = operations.iter().find(|o| o.get("path").and_then(Value::as_str) == Some(record_at.as_str()));
     let record = record.and_then(|o| o.get("value")?.as_str());
     record.is_some_and(|record| serde_json::from_str(record).ok() == pod.baseline)
 }
@@ -177,11 +177,11 @@ fn foresee(pod: &mut Pod, patch: &Value) {
         |operation: &Value, field: &str| operation.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
     let mut changes = false;
     for operation in operations.iter().filter(|o| text(o, "op") != "test") {
-        let path: Vec<String> =
+        let segments: Vec<String> =
             text(operation, "path").split('/').skip(1).map(|s| s.replace("~1", "/").replace("~0", "~")).collect();
-        let path: Vec<&str> = path.iter().map(String::as_str).collect();
+        let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
         let value = (text(operation, "op") != "remove").then(|| text(operation, "value"));
-        match path.as_slice() {
+        match segments.as_slice() {
             ["metadata", "annotations", key] if *key == names::UPDATE => {
                 pod.baseline = value.and_then(|record| serde_json::from_str(&record).ok());
             }

@@ -41,7 +41,8 @@ const FOREIGN_EVERY: Duration = Duration::from_secs(5);
 /// What is remembered of a Deployment between passes. Losing it costs a write or a read, nothing else.
 #[derive(Default)]
 pub(super) struct Memory {
-    pub(super) status_written: Option<Instant>,
+    /// When, and how long the next one in which only counters moved has to wait.
+    pub(super) status_written: Option<(Instant, Duration)>,
     foreign_read: Option<Instant>,
     refusals: BTreeMap<String, Refusal>,
     long_passes: u32,
@@ -229,6 +230,8 @@ impl Pass<'_> {
             }
             let Some(live) = self.decide_live().await? else { return Ok(Round::Gone) };
             decided = live;
+            // What takes time now are the reads.
+            self.since = None;
         }
         self.carry_out(decided, foreign).await
     }

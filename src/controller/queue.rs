@@ -308,7 +308,8 @@ mod tests {
         queue.next().await;
         assert_eq!(queue.look(&item("a")), Some(start), "the first trigger counts");
         assert_eq!(queue.look(&item("a")), None);
-        let heard = |seconds| tokio::time::timeout(Duration::from_secs(seconds), queue.news(&item("a")));
+        let a = item("a");
+        let heard = |seconds| tokio::time::timeout(Duration::from_secs(seconds), queue.news(&a));
         assert!(heard(9).await.is_err());
         let (news, ()) = tokio::join!(heard(9), async { queue.trigger(item("a")) });
         assert!(news.is_ok());

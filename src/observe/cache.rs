@@ -186,6 +186,7 @@ impl Cache {
     /// Takes a pod.
     pub fn put_pod(&mut self, object: &Value, source: Source) -> Vec<Item> {
         let Some((key, version)) = identity(object) else { return Vec::new() };
+        let key = self.pools.key(key);
         let owner: Box<str> = controller(field(object, "metadata"), "ReplicaSet").into();
         let fact = facts::pod::pod(object).map(|mut pod| {
             if owner.is_empty() {

@@ -17,8 +17,9 @@ use super::{
 
 /// How long all reads of one look may take together.
 const DEADLINE: Duration = Duration::from_secs(30);
-/// Objects per page of a list. A page is converted before the next one is asked for.
-const PAGE: u32 = 250;
+/// Objects per page of a list. A page is converted before the next one is asked for; until then it takes up to 40 KiB of
+/// memory per object.
+const PAGE: u32 = 50;
 
 /// A live read that failed.
 #[derive(Debug, thiserror::Error)]

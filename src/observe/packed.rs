@@ -51,6 +51,13 @@ pub struct Pools {
     specs: Pool<Spec>,
 }
 
+impl Pools {
+    /// The same name, with its namespace kept once.
+    pub fn key(&mut self, key: Key) -> Key {
+        Key { namespace: self.texts.share(&*key.namespace), name: key.name }
+    }
+}
+
 impl Default for Pools {
     fn default() -> Self {
         Self { texts: Pool::new(), maps: Pool::new(), specs: Pool::new() }
