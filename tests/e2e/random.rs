@@ -5,6 +5,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
+use apiserver::Rng;
 use devcluster::{Binary, Component, WatchFault, WatchProxy};
 use futures::stream::{self, StreamExt};
 use k8s_openapi::api::core::v1::ResourceQuota;
@@ -21,29 +22,8 @@ use crate::harness::{Env, Spoilt, objects};
 /// How many expectations [`Story::end`] looks at.
 const CHECKS: usize = 6;
 
-/// splitmix64: small, seeded, the same everywhere.
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-
-    fn of<'a, T>(&mut self, all: &'a [T]) -> &'a T {
-        &all[usize::try_from(self.below(all.len() as u64)).unwrap()]
-    }
-
-    fn millis(&mut self, n: u64) -> Duration {
-        Duration::from_millis(self.below(n))
-    }
+fn millis(rng: &mut Rng, below: usize) -> Duration {
+    Duration::from_millis(rng.below(below) as u64)
 }
 
 struct Story {
@@ -152,12 +132,12 @@ impl Story {
         if self.free {
             self.unhooked.insert(objects::image("bad-pull1"));
         }
-        sleep(self.rng.millis(3000)).await; // until somebody sees it
+        sleep(millis(&mut self.rng, 3000)).await; // until somebody sees it
         format!("bad image, then {}", self.image().await)
     }
 
     async fn scale(&mut self) -> String {
-        let replicas = *self.rng.of(&[0, 0, 1, 2, 3, 4]);
+        let replicas = self.rng.pick(&[0, 0, 1, 2, 3, 4]);
         let taken = self.patch(json!({"spec": {"replicas": replicas}})).await;
         self.now_has(replicas, taken);
         format!("scale {replicas}")
@@ -165,7 +145,7 @@ impl Story {
 
     async fn delete_pod(&mut self) -> String {
         let pods = self.env.pods("web").await;
-        if let Some(pod) = pods.get(usize::try_from(self.rng.below(4)).unwrap()) {
+        if let Some(pod) = pods.get(self.rng.below(4)) {
             let name = pod["metadata"]["name"].as_str().unwrap();
             let taken = self.env.pods_api().delete(name, &DeleteParams::default()).await.is_ok();
             self.sent_away += i64::from(taken);
@@ -175,7 +155,7 @@ impl Story {
 
     async fn delete_replica_set(&mut self) -> String {
         let sets = self.env.sets("web").await;
-        if let Some(set) = sets.get(usize::try_from(self.rng.below(3)).unwrap()) {
+        if let Some(set) = sets.get(self.rng.below(3)) {
             let name = set["metadata"]["name"].as_str().unwrap();
             let _ = self.env.replica_sets().delete(name, &DeleteParams::background()).await;
         }
@@ -193,7 +173,7 @@ impl Story {
 
     /// The whole manifest as somebody has it in a file, which knows nothing of holds.
     async fn apply(&mut self) -> String {
-        let (version, replicas) = (format!("v{}", 1 + self.rng.below(4)), *self.rng.of(&[1, 2, 3]));
+        let (version, replicas) = (format!("v{}", 1 + self.rng.below(4)), self.rng.pick(&[1, 2, 3]));
         let mut manifest = objects::deployment("web", replicas);
         manifest["spec"]["paused"] = json!(false);
         manifest["spec"]["template"]["spec"]["containers"][0]["image"] = json!(objects::image(&version));
@@ -215,7 +195,7 @@ impl Story {
             self.no_quota().await;
             return "quota gone".into();
         }
-        let (resource, hard) = *self.rng.of(&[("pods", "2"), ("pods", "4"), ("count/replicasets.apps", "1")]);
+        let (resource, hard) = self.rng.pick(&[("pods", "2"), ("pods", "4"), ("count/replicasets.apps", "1")]);
         self.env.quota(resource, hard).await;
         format!("quota {resource} {hard}")
     }
@@ -252,8 +232,8 @@ impl Story {
     }
 
     async fn late(&mut self) -> String {
-        let late = self.rng.millis(2000);
-        let which = usize::try_from(self.rng.below(8)).unwrap();
+        let late = millis(&mut self.rng, 2000);
+        let which = self.rng.below(8);
         let (whose, proxy, resource) = self.watches()[which];
         proxy.set(resource, WatchFault::Delay(late));
         if late < Duration::from_millis(300) {
@@ -263,8 +243,8 @@ impl Story {
     }
 
     async fn freeze(&mut self) -> String {
-        let who = *self.rng.of(&[Component::DeploymentController, Component::ReplicaSetController]);
-        let pause = self.rng.millis(1500);
+        let who = self.rng.pick(&[Component::DeploymentController, Component::ReplicaSetController]);
+        let pause = millis(&mut self.rng, 1500);
         self.spoilt.cluster.pause(who).unwrap();
         sleep(pause).await;
         self.spoilt.cluster.resume(who).unwrap();
@@ -302,7 +282,7 @@ async fn story(seed: u64, spoilt: &'static Spoilt, tally: &Tally) {
     let mut told = Vec::new();
     for _ in 0..8 + story.rng.below(6) {
         told.push(story.act().await);
-        sleep(story.rng.millis(1200)).await; // a person's own pace
+        sleep(millis(&mut story.rng, 1200)).await; // a person's own pace
     }
     let told = told.join(", ");
     println!("seed {seed}: {told}");

@@ -2,7 +2,15 @@
 
 use serde_json::json;
 
-use crate::node::{Node, served, set_image, text};
+use crate::node::{Node, served, set_image, shown, text};
+
+/// An image that comes up ends the trouble.
+async fn goes_on(node: &Node, tag: &str) {
+    node.patch("web", set_image(&node.image(tag))).await;
+    node.ended("web", "Succeeded").await;
+    node.all_well("web").await;
+    node.answer("web", tag).await;
+}
 
 #[tokio::test]
 async fn an_unknown_image_freezes_within_the_budget_and_a_fixed_one_goes_on() {
@@ -33,14 +41,8 @@ async fn an_unknown_image_freezes_within_the_budget_and_a_fixed_one_goes_on() {
     assert_eq!(served(&old[0], 8080).await.as_deref(), Some("v1"), "the other pod serves");
     assert_eq!(node.observer.fewest_ready("web", mark), 1);
 
-    node.patch("web", set_image(&node.image("v2"))).await;
-    node.until("the fixed one has arrived", 60, || async {
-        node.run("web").await["status"]["ended"]["outcome"] == "Succeeded"
-    })
-    .await;
-    node.all_well("web").await;
+    goes_on(&node, "v2").await;
     node.same_pods("web", mark, &before).await;
-    node.answer("web", "v2").await;
     node.true_to("web").await;
     node.checked(8);
 }
@@ -71,11 +73,8 @@ async fn an_unknown_image_is_reverted_where_the_policy_says_so() {
     node.answer("web", "v1").await;
     assert!(node.held("web").await);
     assert_eq!(node.get("web").await["spec"]["template"]["spec"]["containers"][0]["image"], bad, "it is the user's");
-    node.patch("web", set_image(&node.image("v2"))).await;
-    node.until("v2", 60, || async { node.run("web").await["status"]["ended"]["outcome"] == "Succeeded" }).await;
-    node.all_well("web").await;
+    goes_on(&node, "v2").await;
     node.same_pods("web", mark, &before).await;
-    node.answer("web", "v2").await;
     node.true_to("web").await;
     node.checked(2);
 }
@@ -95,11 +94,8 @@ async fn a_crash_loop_is_told_from_a_failed_pull_and_left_by_a_fresh_image() {
     let message = node.stalled("web", "PodFailing").await;
     assert!(message.contains("crashed") && message.contains("exit code 7"), "{message}");
     assert_eq!(node.gate.count("PATCH pods"), 1);
-    node.patch("web", set_image(&node.image("v2"))).await;
-    node.until("v2", 60, || async { node.run("web").await["status"]["ended"]["outcome"] == "Succeeded" }).await;
-    node.all_well("web").await;
+    goes_on(&node, "v2").await;
     node.same_pods("web", mark, &before).await;
-    node.answer("web", "v2").await;
     node.true_to("web").await;
     node.checked(2);
 }
@@ -118,11 +114,8 @@ async fn a_container_that_never_gets_ready_ends_at_the_deadline() {
     node.patch("web", set_image(&node.image("never-ready1"))).await;
     node.stalled("web", "DeadlineExceeded").await;
     assert_eq!(node.gate.count("PATCH pods"), 1);
-    node.patch("web", set_image(&node.image("v2"))).await;
-    node.until("v2", 60, || async { node.run("web").await["status"]["ended"]["outcome"] == "Succeeded" }).await;
-    node.all_well("web").await;
+    goes_on(&node, "v2").await;
     node.same_pods("web", mark, &before).await;
-    node.answer("web", "v2").await;
     node.true_to("web").await;
     node.checked(1);
 }
@@ -145,14 +138,7 @@ async fn a_fixed_image_whose_digest_is_known_under_another_name_is_done() {
     for (bad, good) in [("no-such-tag", "v2"), ("crash1", "v3")] {
         node.patch("web", set_image(&node.image(bad))).await;
         node.stalled("web", "PodFailing").await;
-        node.patch("web", set_image(&node.image(good))).await;
-        node.until("the fixed one has arrived", 60, || async {
-            node.run("web").await["status"]["ended"]["outcome"] == "Succeeded"
-        })
-        .await;
-        node.all_well("web").await;
-        node.answer("web", good).await;
-        let shown = |pod: &serde_json::Value| text(&pod["status"]["containerStatuses"][0]["image"]);
+        goes_on(&node, good).await;
         let other = format!("a.test/fixed:{good}");
         assert!(node.pods("web").await.iter().all(|pod| shown(pod) == other), "the case occurs");
     }

@@ -1,10 +1,6 @@
 //! Image references of which the kubelet's status shows something else than the spec.
 
-use crate::node::{Node, text};
-
-fn shown(pod: &serde_json::Value) -> String {
-    text(&pod["status"]["containerStatuses"][0]["image"])
-}
+use crate::node::{Node, shown, text};
 
 #[tokio::test]
 async fn another_tag_of_the_same_digest() {

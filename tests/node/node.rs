@@ -242,6 +242,11 @@ pub fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
+/// The image of the first container as the kubelet tells it.
+pub fn shown(pod: &Value) -> String {
+    text(&pod["status"]["containerStatuses"][0]["image"])
+}
+
 /// What a pod answers; `None`: nothing.
 pub async fn served(pod: &Value, port: u16) -> Option<String> {
     let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(5)).build().unwrap();

@@ -27,23 +27,23 @@ async fn slowly(node: Node, deployment: serde_json::Value, old: &str, new: &str)
 #[tokio::test]
 async fn a_slow_pull_without_a_readiness_probe() {
     let Some(node) = Node::new("slow-blind").await else { return };
-    let (old, image) = (node.image("v1"), node.image("v1"));
-    let deployment = node.without_probe("web", 2, &image);
+    let old = node.image("v1");
+    let deployment = node.without_probe("web", 2, &old);
     slowly(node, deployment, &old, "slow3").await;
 }
 
 #[tokio::test]
 async fn a_slow_pull_with_a_readiness_probe() {
     let Some(node) = Node::new("slow-probed").await else { return };
-    let (old, image) = (node.image("v1"), node.image("v1"));
-    let deployment = node.deployment("web", 2, &image);
+    let old = node.image("v1");
+    let deployment = node.deployment("web", 2, &old);
     slowly(node, deployment, &old, "slow3").await;
 }
 
 #[tokio::test]
 async fn a_process_that_is_deaf_to_term() {
     let Some(node) = Node::new("deaf").await else { return };
-    let (old, image) = (node.image("deaf1"), node.image("deaf1"));
-    let deployment = node.deployment("web", 2, &image);
+    let old = node.image("deaf1");
+    let deployment = node.deployment("web", 2, &old);
     slowly(node, deployment, &old, "deaf2").await;
 }

@@ -2,11 +2,11 @@
 //! write with each kind of trouble. Taken up again, every scenario reaches the end that it reaches without trouble.
 
 use apiserver::gate::{Answer, Moment};
-use inproc::{difference, each, story};
+use inproc::{each, story};
 use serde_json::Value;
 use tally::Tally;
 
-use crate::scenarios::{ALL, Scenario};
+use crate::scenarios::{ALL, Scenario, same};
 
 /// What happens at a write.
 #[derive(Clone, Copy, Debug)]
@@ -99,12 +99,7 @@ fn enumerate(name: &'static str, troubles: &[Trouble]) {
     let faults = each(&points, |(index, trouble, nth)| {
         let (scenario, wanted, _) = &references[*index];
         let have = troubled(*scenario, *trouble, *nth);
-        tally.checks(1);
-        if have == *wanted {
-            return Ok(());
-        }
-        tally.failure();
-        Err(format!("{scenario:?} ends otherwise:{}", difference(wanted, &have)))
+        same(&tally, wanted, &have).map_err(|why| format!("{scenario:?} ends otherwise:{why}"))
     });
     assert!(faults.is_empty(), "{} of {} points end otherwise:\n{}", faults.len(), points.len(), faults.join("\n"));
 }

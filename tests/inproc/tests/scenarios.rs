@@ -3,7 +3,8 @@
 use apiserver::{Picture, objects};
 use serde_json::{Value, json};
 
-use inproc::Env;
+use inproc::{Env, difference, story};
+use tally::Tally;
 
 /// A story of one update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +25,16 @@ pub enum Scenario {
     Revert,
     /// The next image while the first is being put in place.
     Superseded,
+}
+
+/// One check: is the end the same as without trouble?
+pub fn same(tally: &Tally, wanted: &Value, have: &Value) -> Result<(), String> {
+    tally.checks(1);
+    if have == wanted {
+        return Ok(());
+    }
+    tally.failure();
+    Err(difference(wanted, have))
 }
 
 pub const ALL: [Scenario; 8] = [
@@ -124,6 +135,17 @@ impl Scenario {
             Self::Return => *outcome == "Returned" && p.unwell().is_none(),
             _ => *outcome == "Succeeded" && p.unwell().is_none(),
         }
+    }
+
+    /// Its end if `happens` comes before it begins.
+    pub fn told(self, happens: impl Fn(&Env)) -> Value {
+        story(async {
+            let env = self.prepare(1).await;
+            let (mark, calls) = (env.observer.mark(), env.hooks.calls().len());
+            happens(&env);
+            self.act(&env).await;
+            self.ending(&env, mark, calls).await
+        })
     }
 
     /// Waits for the end, and says what has to be the same whatever happened on the way.

@@ -4,13 +4,16 @@
 use std::time::Duration;
 
 use apiserver::{objects, watch::Fault};
-use inproc::{Env, NAMESPACE, difference, each, story};
+use inproc::{Env, NAMESPACE, each, story};
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 use tally::Tally;
 use tokio::time::Instant;
 
-use crate::{crashes::reference, scenarios::Scenario};
+use crate::{
+    crashes::reference,
+    scenarios::{Scenario, same},
+};
 
 const RESOURCES: [&str; 6] = ["deployments", "replicasets", "pods", "hookruns", "hookpolicies", "poddisruptionbudgets"];
 const FAULTS: [Fault; 5] = [
@@ -35,19 +38,8 @@ fn no_watch_that_is_late_cut_or_silent_changes_the_end() {
     }
     tally.points(points.len());
     let faults = each(&points, |(scenario, resource, fault, wanted)| {
-        let have = story(async {
-            let env = scenario.prepare(1).await;
-            let (mark, calls) = (env.observer.mark(), env.hooks.calls().len());
-            env.server.faults.happens("interlock", resource, *fault);
-            scenario.act(&env).await;
-            scenario.ending(&env, mark, calls).await
-        });
-        tally.checks(1);
-        if have == *wanted {
-            return Ok(());
-        }
-        tally.failure();
-        Err(difference(wanted, &have))
+        let have = scenario.told(|env| env.server.faults.happens("interlock", resource, *fault));
+        same(&tally, wanted, &have)
     });
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
@@ -65,20 +57,11 @@ fn no_lag_of_the_other_controllers_changes_the_end() {
     }
     tally.points(points.len());
     let faults = each(&points, |(scenario, (deployments, sets), wanted)| {
-        let have = story(async {
-            let env = scenario.prepare(1).await;
-            let (mark, calls) = (env.observer.mark(), env.hooks.calls().len());
+        let have = scenario.told(|env| {
             env.plane.deployments_lag.set(*deployments);
             env.plane.replica_sets_lag.set(*sets);
-            scenario.act(&env).await;
-            scenario.ending(&env, mark, calls).await
         });
-        tally.checks(1);
-        if have == *wanted {
-            return Ok(());
-        }
-        tally.failure();
-        Err(difference(wanted, &have))
+        same(&tally, wanted, &have)
     });
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
