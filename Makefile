@@ -34,7 +34,7 @@ bench: tools-check cluster-binaries ## Measure updates and rest on a real contro
 	@"$(CARGO_TARGET_DIR)/release/bench" $(ARGS)
 
 .PHONY: test
-test: tools-check tally-clear lint test-core test-unit test-inproc cluster-binaries node-binaries test-cluster tally ## Run everything that continuous integration runs
+test: tools-check tally-clear lint test-core test-planted test-unit test-inproc cluster-binaries node-binaries test-cluster tally ## Run everything that continuous integration runs
 	$(call say,all tests passed)
 
 .PHONY: build
@@ -54,7 +54,12 @@ lint: tools-check $(DENY) ## Formatting, lints, licences
 .PHONY: test-core
 test-core: tools-check ## The pure planner: rules, properties, simulated clusters
 	$(call say,core)
-	@cargo test --locked --package interlock-core --all-features
+	@cargo test --locked --package interlock-core --features schema
+
+.PHONY: test-planted
+test-planted: tools-check ## Faults that are planted on purpose, each to be caught by a test of its name
+	$(call say,planted faults)
+	@cargo test --locked --package interlock-core --features planted --test planted
 
 .PHONY: test-unit
 test-unit: tools-check ## The shell, in process
@@ -80,7 +85,7 @@ test-long: tools-check tally-clear cluster-binaries test-long-all tally ## The l
 .PHONY: test-long-all
 test-long-all:
 	$(call say,simulated stories)
-	@STORIES=10000 cargo test --locked --release --package interlock-core --all-features --test fuzz -- --nocapture
+	@STORIES=10000 cargo test --locked --release --package interlock-core --features schema --test fuzz -- --nocapture
 	$(call say,in process)
 	@INTERLOCK_LONG=1 cargo test --locked --profile story --package inproc -- --nocapture
 	$(call say,on a real control plane)

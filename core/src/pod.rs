@@ -10,6 +10,7 @@ use crate::{
     api::policy::Tolerance,
     classify::{self, Wanted},
     image,
+    planted::{Bug, planted},
     template::Template,
     time::Time,
     world::{Container, ContainerState, ContainerStatus, Pod, Resize, Resources, Was},
@@ -221,6 +222,9 @@ pub fn available_at(pod: &Pod, min_ready_seconds: i64) -> Option<Time> {
 /// The done rule, but for availability: has every container that our last write changed been replaced by one of the
 /// wanted image, running and ready, and has a resize been carried out?
 pub fn replaced(pod: &Pod, now: Time) -> bool {
+    if planted(Bug::DoneByGenerationAndReady) {
+        return pod.observed_generation >= pod.generation && pod.ready;
+    }
     let Some(baseline) = &pod.baseline else {
         // Never touched by us: made from its template.
         return pod.observed_generation >= pod.generation || pod.observed_generation == 0;

@@ -12,19 +12,14 @@ use interlock_core::{
         run::{Action, Outcome},
     },
     plan::State,
-    template::Template,
 };
 use serde_json::json;
-use sim::{Sim, image_of, kubelet::identities, plain_policy, policy, policy_with, template, template_with};
-
-fn governed(replicas: i64) -> Sim {
-    Sim::running(1, replicas, "app:v1", vec![policy("p", plain_policy())])
-}
-
-fn slow_hooks(replicas: i64) -> Sim {
-    let hooks = json!([{"name": "wait", "phase": "PreUpdate", "wait": {"seconds": 600}}]);
-    Sim::running(1, replicas, "app:v1", vec![policy("p", policy_with(json!({"hooks": hooks})))])
-}
+use sim::{
+    Sim, image_of,
+    kubelet::identities,
+    stories::{self, governed, scale_and_image, slow_hooks, turns},
+    template, template_with,
+};
 
 fn images(sim: &Sim) -> Vec<String> {
     let mut all: Vec<String> =
@@ -33,50 +28,9 @@ fn images(sim: &Sim) -> Vec<String> {
     all
 }
 
-/// One write: so many replicas, and another image.
-fn scale_and_image(sim: &mut Sim, replicas: i64, image: &str) {
-    let json = sim::user::with_image(sim.d.template.json(), image);
-    sim.edit(|d| {
-        d.replicas = replicas;
-        d.template = Template::new(json);
-    });
-}
-
-fn turns(sim: &mut Sim, n: usize) {
-    for _ in 0..n {
-        sim.turn();
-        sim.now = sim.now.plus_millis(20);
-    }
-}
-
 #[test]
 fn d0_one_write_from_zero_starts_what_ran_last() {
-    for undo in [false, true] {
-        let mut sim = slow_hooks(3);
-        sim.policies = vec![policy("p", plain_policy())];
-        sim.set_image("app:v2");
-        sim.settle();
-        if undo {
-            // Without a policy: natively back to v1, so that the youngest is what was rolled back from.
-            sim.policies.clear();
-            sim.set_template(template_with("app:v3", &[("K", "1")], &[]));
-            sim.settle();
-            sim.set_image("app:v2");
-            sim.undo();
-            sim.settle();
-        }
-        let ran = image_of(&sim.d.template);
-        sim.policies = slow_hooks(0).policies;
-        sim.scale_to(0);
-        sim.settle();
-        let writes = sim.writes;
-        scale_and_image(&mut sim, 3, "app:v9");
-        turns(&mut sim, 10);
-        assert!(sim.pods.len() == 3 && images(&sim).iter().all(|i| format!("app:{i}") == ran), "{}", sim.story());
-        sim.settle();
-        sim.well();
-        assert!(writes < 40);
-    }
+    stories::one_write_from_zero_starts_what_ran_last();
 }
 
 /// Between the copy that is made at 0 replicas and the number that the Deployment controller gives it, one write with a
@@ -119,27 +73,7 @@ fn d1_pods_patched_before_a_native_roll_that_is_taken_back() {
 
 #[test]
 fn d2_marks_that_an_undo_brings_back_hold_nothing() {
-    let mut sim = governed(2);
-    sim.pause();
-    sim.set_image("app:v2");
-    sim.set_image("app:v1");
-    sim.resume();
-    sim.settle();
-    sim.well();
-    sim.set_template(template_with("app:v2", &[("K", "1")], &[]));
-    sim.settle();
-    sim.undo();
-    sim.settle();
-    sim.well();
-    // With the policy gone an undo must not leave a mark either.
-    sim.delete_policies();
-    sim.undo();
-    sim.settle();
-    sim.edit(|d| {
-        d.labels.insert("l".into(), "1".into());
-    });
-    sim.settle();
-    sim.well();
+    stories::marks_that_an_undo_brings_back_hold_nothing();
 }
 
 #[test]
@@ -168,17 +102,7 @@ fn d3_an_undo_does_not_drop_the_annotations_that_hold() {
 
 #[test]
 fn d4_a_set_made_again_does_not_wedge() {
-    let mut sim = slow_hooks(2);
-    sim.set_image("app:v2");
-    turns(&mut sim, 5);
-    let main = sim.sets[0].name.clone();
-    sim.delete_set(&main);
-    turns(&mut sim, 20);
-    assert_eq!(sim.pods.len(), 2, "{}", sim.story());
-    assert_eq!(images(&sim), ["v1", "v1"]);
-    sim.scale_to(4);
-    sim.settle();
-    sim.well();
+    stories::a_set_made_again_does_not_wedge();
 }
 
 #[test]
@@ -228,32 +152,8 @@ fn d7_the_barrier_needs_neither_history_nor_pods() {
 
 #[test]
 fn d7_never_released_before_the_controller_has_seen_the_commit() {
-    let mut sim = governed(3);
-    sim.set_image("app:v2");
-    sim.until("the commit", |s| s.sets[0].template == s.d.template);
-    // Its view of ReplicaSets lags from here on.
-    let old: Vec<_> = sim
-        .dc_sets
-        .iter()
-        .cloned()
-        .map(|mut s| {
-            s.template = template("app:v1");
-            s
-        })
-        .collect();
-    sim.fresh = false;
-    for _ in 0..100 {
-        sim.dc_sets.clone_from(&old);
-        sim.rsc_sets = sim.sets.clone();
-        sim.look();
-        sim.turn();
-        sim.now = sim.now.plus_millis(10);
-        assert!(sim.d.held(), "{}", sim.story());
-    }
-    sim.fresh = true;
-    sim.settle();
-    sim.well();
-    assert_eq!(sim.created, 0);
+    stories::never_released_before_the_deployment_controller_has_seen_the_commit();
+    stories::never_over_before_the_replica_set_controller_has_seen_the_commit();
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod sim;
 use interlock_core::{
     classify::{Class, classify},
     image,
+    lint::lint,
     plan::plan,
     pod::Target,
     template::Template,
@@ -178,6 +179,7 @@ proptest! {
         // Names and UIDs that are not unique are no cluster's.
         let unique = |names: Vec<&String>| names.iter().collect::<std::collections::BTreeSet<_>>().len() == names.len();
         if unique(world.replica_sets.iter().map(|s| &s.name).collect()) {
+            prop_assert_eq!(lint(&world, &first), Vec::<String>::new());
             prop_assert_eq!(first, plan(&turned));
         }
     }

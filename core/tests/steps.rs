@@ -17,20 +17,13 @@ use serde_json::json;
 use sim::{
     kubelet::identities,
     plain_policy,
-    stories::{governed, http, images, outcome, state, waits_for, with},
+    stories::{self, governed, http, images, outcome, state, waits_for, with},
     template, template_with,
 };
 
 #[test]
 fn a_plain_update_goes_in_place() {
-    let mut sim = governed(4);
-    let before = identities(&sim);
-    sim.set_image("app:v2");
-    sim.settle();
-    sim.well();
-    assert_eq!(before, identities(&sim));
-    assert_eq!(outcome(&sim), Some(Outcome::Succeeded));
-    assert_eq!((sim.created, sim.deleted, sim.refused), (0, 0, 0));
+    stories::a_plain_update_goes_in_place();
 }
 
 #[test]

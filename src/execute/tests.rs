@@ -1,6 +1,9 @@
-use std::sync::{
-    Mutex,
-    atomic::{AtomicBool, AtomicUsize, Ordering},
+use std::{
+    cell::Cell,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
 };
 
 use http::{Request, Response, StatusCode};
@@ -83,8 +86,15 @@ fn deployment(version: &str) -> Value {
     json!({"metadata": {"namespace": "ns", "name": "web", "uid": "uid-web", "resourceVersion": version}, "spec": {}})
 }
 
-#[tokio::test(start_paused = true)]
-async fn without_certain_leadership_nothing_is_asked() {
+std::thread_local!(static LEASE_CHECK_REMOVED: Cell<bool> = const { Cell::new(false) });
+
+/// A fault that a test plants on purpose: in no other build.
+pub(super) fn planted_lease_check_removed() -> bool {
+    LEASE_CHECK_REMOVED.get()
+}
+
+/// What was answered and asked when a process writes that does not lead.
+async fn written_without_leadership() -> (Vec<Result<bool, Failure>>, Vec<String>) {
     let f = Fixture::new(|_| (StatusCode::OK, deployment("1")));
     f.leads.store(false, Ordering::SeqCst);
     let call = HookCall {
@@ -96,10 +106,26 @@ async fn without_certain_leadership_nothing_is_asked() {
         timeout_seconds: 1,
         body: Value::Null,
     };
+    let mut answers = Vec::new();
     for effect in [patch_pod("a"), event(), Effect::StartHook(call)] {
-        assert_eq!(f.perform(vec![effect]).await, Err(Failure::Fenced));
+        answers.push(f.perform(vec![effect]).await);
     }
-    assert_eq!(f.asked(), [""; 0]);
+    (answers, f.asked())
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_certain_leadership_nothing_is_asked() {
+    let (answers, asked) = written_without_leadership().await;
+    assert_eq!(answers, vec![Err(Failure::Fenced); 3]);
+    assert_eq!(asked, [""; 0]);
+}
+
+/// The last of the planted faults; the others stand in `core/tests/planted.rs`.
+#[tokio::test(start_paused = true)]
+async fn lease_check_removed() {
+    LEASE_CHECK_REMOVED.set(true);
+    let (answers, asked) = written_without_leadership().await;
+    assert!(answers.iter().all(|a| *a != Err(Failure::Fenced)) && asked.len() == 2, "{answers:?} {asked:?}");
 }
 
 #[tokio::test(start_paused = true)]

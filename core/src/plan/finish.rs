@@ -8,6 +8,7 @@ use crate::{
         run::{Outcome, PodCounts, Way, WayKind},
     },
     effect::{DeploymentPurpose, Effect},
+    planted::{Bug, planted},
     pod::{Stage, stage},
     reason::Reason,
     world::{ReplicaSet, Run},
@@ -54,7 +55,7 @@ impl<'w> Planner<'w> {
         if self.status.stall.as_ref().is_some_and(|s| s.reason != Reason::HookFailed.as_str()) {
             self.status.stall = None; // what was awaited has come true by itself
         }
-        if let Some(set) = self.equal_set() {
+        if let Some(set) = self.equal_set().filter(|_| !planted(Bug::LastLiveList)) {
             self.need_live()?;
             if self.touched_and_wrong(&self.d.template, set, &update) || self.untouched_and_wrong(set) {
                 self.pods(&self.d.template.clone(), set, &update, Purpose::Repair)?;

@@ -7,6 +7,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     api::names,
+    planted::{Bug, planted},
     pod::Difference,
     template::Template,
     time::Time,
@@ -85,6 +86,9 @@ pub(super) fn pod(pod: &Pod, difference: &Difference, hash: &str, now: Time, qui
     operations.push(
         json!({"op": "add", "path": format!("/metadata/annotations/{}", escape(names::UPDATE)), "value": record}),
     );
+    if planted(Bug::PodPrecondition) {
+        operations.retain(|o| o["op"] != "test");
+    }
     Value::Array(operations)
 }
 

@@ -15,6 +15,7 @@ use crate::{
         run::{Owed, ReplicaSetRef, WayKind},
     },
     effect::{Effect, ReplicaSetPurpose},
+    planted::{Bug, planted},
     reason::Reason,
     template::Template,
     world::{ReplicaSet, Run},
@@ -29,6 +30,7 @@ pub(super) fn own_annotations(set: &ReplicaSet) -> BTreeMap<String, String> {
         .iter()
         .filter(|(key, _)| {
             !names::is_mark(key) && !key.starts_with(names::DEPLOYMENT_PREFIX) && *key != names::LAST_APPLIED
+                || planted(Bug::StaleDesiredReplicas) && *key == names::DESIRED_REPLICAS
         })
         .map(|(k, v)| (k.clone(), v.clone()))
         .collect()
@@ -78,6 +80,9 @@ impl<'w> Planner<'w> {
         let native = self.status.way.as_ref().is_some_and(|w| w.kind == WayKind::Native);
         if native && !self.active_sets().is_empty() {
             return GO; // natively the Deployment controller is welcome to use it again
+        }
+        if planted(Bug::EqualReplicaSetsStay) {
+            return GO;
         }
         let Some(run) = self.run else { return GO };
         for set in self.sets() {
@@ -218,7 +223,7 @@ impl<'w> Planner<'w> {
         let all = self.sets();
         let equal: Vec<&ReplicaSet> = all.iter().filter(|s| s.template == main.template).copied().collect();
         // Pods that still end do not matter: the controller counts what is asked for.
-        let asleep = self.d.replicas == 0 && all.iter().all(|s| s.replicas == 0);
+        let asleep = self.d.replicas == 0 && all.iter().all(|s| s.replicas == 0) && !planted(Bug::YoungestAtZero);
         if !asleep {
             // A copy that is not needed any more.
             let awake = |s: &ReplicaSet| s.replicas > 0;

@@ -2,6 +2,7 @@
 
 use interlock_core::{
     api::names,
+    planted::{Bug, planted},
     select::{self, Meta, Side},
     world::Deployment,
 };
@@ -127,7 +128,9 @@ impl Sim {
             new.annotations.insert(names::HELD_AT.into(), held_at.unwrap_or_else(|| "0".into()));
             new.annotations.insert(names::RESUME.into(), resume);
         } else {
-            let fresh = text(new, names::HELD_AT).as_deref() == Some(at.as_str());
+            let made_on = text(new, names::HELD_AT);
+            let fresh =
+                made_on.as_deref() == Some(at.as_str()) || made_on.is_some() && planted(Bug::MarksOfAnyGeneration);
             let cur = if fresh { text(new, names::HELD_BY).unwrap_or_default() } else { String::new() };
             let by = if cur.is_empty() || by < cur { by } else { cur };
             let resume = if fresh {

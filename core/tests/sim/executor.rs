@@ -7,6 +7,7 @@ use interlock_core::{
         run::{HookRunSpec, HookRunStatus, StepOutcome},
     },
     effect::{DeploymentPurpose, Effect},
+    lint::lint,
     plan::{self, Plan},
     template::Template,
     time::Time,
@@ -34,6 +35,9 @@ impl Sim {
     fn planned(&mut self, live: bool) -> Plan {
         let world = self.world(live);
         let plan = plan::plan(&world);
+        for wrong in lint(&world, &plan) {
+            self.violation(format!("lint: {wrong}"));
+        }
         if self.rng.chance(3) {
             self.same_in_any_order(&world, &plan);
         }
