@@ -48,7 +48,7 @@ impl<'a> Lint<'a> {
         self.check(!look_live || effects.is_empty() && status.is_none(), || {
             "a plan that asks for a live look does something".to_owned()
         });
-        self.check(wake.is_none_or(|at| at > self.w.now), || "it wakes in the past".to_owned());
+        self.check(wake.is_none_or(|at| at.0 > self.w.now.0.min(i64::MAX - 1)), || "it wakes in the past".to_owned());
         let mut subjects: BTreeSet<String> = status.iter().map(|s| format!("status/{}", s.run)).collect();
         for effect in effects {
             if let Some(subject) = effect.subject() {
@@ -195,9 +195,10 @@ impl<'a> Lint<'a> {
             self.check(set.template != self.d().template, || format!("ReplicaSet {name} is wanted, and goes to sleep"));
             return;
         }
-        let within = ["/spec/template", "/metadata/annotations/interlock.dev~1"];
+        let revision = "/metadata/annotations/deployment.kubernetes.io~1revision";
+        let within = ["/spec/template", "/metadata/annotations/interlock.dev~1", revision];
         // Marks are removed without a test: which one it is does not matter.
-        self.tested(name, patch, &set.uid, &within, |path| path.starts_with("/spec"));
+        self.tested(name, patch, &set.uid, &within, |path| path.starts_with("/spec") || path == revision);
         let new = operations(patch).find(|o| op(o) == "replace" && path(o) == "/spec/template");
         let new = new.map(|o| Template::new(o["value"].clone()));
         self.check(new.as_ref() == Some(&self.d().template), || {

@@ -100,6 +100,26 @@ fn d3_an_undo_does_not_drop_the_annotations_that_hold() {
     assert_eq!(sim.calls.len(), 2);
 }
 
+/// The same when the undo goes back to what still runs beside a roll that got stuck: put back, and told.
+#[test]
+fn d3_an_undo_back_to_what_runs_tells_what_it_puts_back() {
+    let mut sim = Sim::running(1, 4, "app:v1", vec![]);
+    let hooks = json!([{"name": "own", "phase": "PreUpdate", "http": {"url": "http://hook.test.svc/"}}]).to_string();
+    let old = sim.sets[0].name.clone();
+    sim.edit(|d| {
+        d.annotations.insert(names::HOOKS.into(), hooks);
+        d.template = template_with("app:bad-pull", &[("K", "1")], &[]);
+    });
+    sim.until("the roll is stuck", |s| s.sets.len() == 2 && s.pods.len() == 5);
+    turns(&mut sim, 30);
+    sim.undo_to(&old);
+    assert!(sim.d.held() && !sim.d.annotations.contains_key(names::HOOKS), "{}", sim.story());
+    sim.settle();
+    sim.well();
+    assert!(sim.d.annotations.contains_key(names::HOOKS), "{}", sim.story());
+    assert_eq!(sim.events.iter().filter(|(r, _)| r == "AnnotationsRestored").count(), 1, "{}", sim.story());
+}
+
 #[test]
 fn d4_a_set_made_again_does_not_wedge() {
     stories::a_set_made_again_does_not_wedge();
@@ -188,6 +208,29 @@ fn d9_revisions_are_not_given_twice() {
     let count = revisions.len();
     revisions.dedup();
     assert_eq!(revisions.len(), count, "{}", sim.story());
+}
+
+/// Between the commit and the release the number of the old revision is already its own, whatever comes then.
+#[test]
+fn d9_superseded_by_a_native_template_before_or_after_the_history() {
+    for history in [false, true] {
+        let mut sim = governed(2);
+        sim.set_image("app:v2");
+        sim.until("the commit", |s| s.sets.iter().any(|r| r.template == s.d.template));
+        if history {
+            sim.dc_running = false; // it counts nothing up
+            sim.dc_sets = sim.sets.clone();
+            sim.deployment_controller();
+            sim.until("the history", |s| s.sets.iter().any(|r| r.history));
+            sim.dc_running = true;
+        }
+        sim.set_template(template_with("app:v3", &[("K", "1")], &[]));
+        sim.settle();
+        sim.well();
+        let revisions: Vec<i64> = sim.sets.iter().map(interlock_core::world::ReplicaSet::revision).collect();
+        assert_eq!(sim.sets.len(), 3, "{}", sim.story());
+        assert_eq!(revisions.iter().collect::<std::collections::BTreeSet<_>>().len(), 3, "{revisions:?}");
+    }
 }
 
 #[test]

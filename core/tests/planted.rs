@@ -55,7 +55,7 @@ fn stale_desired_replicas_on_a_replica_set_made_again() {
 
 #[test]
 fn precondition_of_the_pod_patch_removed() {
-    caught(Bug::PodPrecondition, "it changed something", stories::a_thawed_controller_changes_nothing);
+    caught(Bug::PodPrecondition, "the patch does not test the UID", stories::a_thawed_controller_changes_nothing);
 }
 
 #[test]
@@ -79,5 +79,5 @@ fn hook_result_recorded_after_cleanup() {
 
 #[test]
 fn done_is_observed_generation_and_ready() {
-    caught(Bug::DoneByGenerationAndReady, "available pods after patching", stories::a_plain_update_goes_in_place);
+    caught(Bug::DoneByGenerationAndReady, "pods are down after patching", stories::a_plain_update_goes_in_place);
 }

@@ -1,5 +1,7 @@
 //! Commit, both halves of the barrier, history, release.
 
+use std::collections::BTreeMap;
+
 use super::{Flow, GO, Planner, State, patches, pods::Purpose};
 use crate::{
     api::{
@@ -21,12 +23,15 @@ impl<'w> Planner<'w> {
         if main.template == self.d.template {
             return GO;
         }
-        match self.status.commit {
-            None => self.status.commit = Some(Commit { intended_at: self.now, acknowledged: false, history: false }),
-            Some(_) => self.plan.effects.push(Effect::PatchReplicaSet {
+        if self.status.commit.is_some() {
+            // The Deployment controller would count it up only once it has seen another one with its number.
+            let highest = self.w.replica_sets.iter().map(ReplicaSet::revision).max().unwrap_or(0);
+            self.plan.effects.push(Effect::PatchReplicaSet {
                 name: main.name.clone(),
-                patch: patches::commit(main, &self.d.template),
-            }),
+                patch: patches::commit(main, &self.d.template, highest.saturating_add(1)),
+            });
+        } else {
+            self.status.commit = Some(Commit { intended_at: self.now, acknowledged: false, history: false });
         }
         let what = format!("ReplicaSet {} takes the new template", main.name);
         self.wait(State::Committing, Reason::Committing, what, None, "")
@@ -92,12 +97,17 @@ impl<'w> Planner<'w> {
             self.status.waiting_for = None;
             self.status.progress = None;
         }
+        self.tell_restored(&restore);
+        self.report(State::Releasing, message.to_owned())
+    }
+
+    /// Annotations of ours that a held write dropped come back with the release.
+    pub(super) fn tell_restored(&mut self, restore: &BTreeMap<String, String>) {
         let lost: Vec<&str> =
             restore.keys().filter(|k| !self.d.annotations.contains_key(*k)).map(String::as_str).collect();
         if !lost.is_empty() {
             self.event(true, Reason::AnnotationsRestored, format!("an undo had dropped {}; put back", lost.join(", ")));
         }
-        self.report(State::Releasing, message.to_owned())
     }
 
     /// Let the Deployment controller do it.

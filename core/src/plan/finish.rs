@@ -49,7 +49,10 @@ impl<'w> Planner<'w> {
             return self.report(State::Ended, "the update was ended by decision".to_owned());
         }
         let update = run.spec.settings.update.clone();
-        if !self.complete() {
+        // A ReplicaSet controller that has not seen the commit still makes pods by the old template. It has when the hold
+        // was ended by us; somebody else does not wait for the barrier.
+        let behind = self.equal_set().is_some_and(|s| s.observed_generation < s.generation);
+        if !self.complete() || behind && !planted(Bug::BarrierReplicaSetController) {
             return self.completing(&update);
         }
         if self.status.stall.as_ref().is_some_and(|s| s.reason != Reason::HookFailed.as_str()) {

@@ -140,6 +140,7 @@ impl<'w> Planner<'w> {
             purpose: crate::effect::DeploymentPurpose::Release,
             patch: patches::release(self.d, &restore),
         });
+        self.tell_restored(&restore);
         self.event(false, Reason::Returned, "the template is what runs: nothing to update, the hold ends".to_owned());
         self.report(State::Releasing, "the template is what runs: the hold ends".to_owned())
     }

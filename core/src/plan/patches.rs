@@ -135,9 +135,11 @@ pub(super) fn resize(pod: &Pod, difference: &Difference) -> Value {
     Value::Array(operations)
 }
 
-/// The commit: the ReplicaSet's template, with `test` on the old one, and our marks removed, so that their return is
-/// the Deployment controller's acknowledgement.
-pub(super) fn commit(set: &ReplicaSet, new: &Template) -> Value {
+/// The commit: the ReplicaSet's template, with `test` on the old one, its next revision, and our marks removed, so that
+/// their return is the Deployment controller's acknowledgement.
+///
+/// The number it had belongs to the old template, whatever happens next: two ReplicaSets must never share one.
+pub(super) fn commit(set: &ReplicaSet, new: &Template, revision: i64) -> Value {
     let mut operations = vec![json!({"op": "test", "path": "/metadata/uid", "value": set.uid})];
     // Part by part: older servers also serve a null creationTimestamp inside the template.
     let old = set.template.with_hash_label(&set.hash_label);
@@ -147,6 +149,11 @@ pub(super) fn commit(set: &ReplicaSet, new: &Template) -> Value {
         }
     }
     operations.push(json!({"op": "replace", "path": "/spec/template", "value": new.with_hash_label(&set.hash_label)}));
+    if let Some(present) = set.annotations.get(names::REVISION) {
+        let path = format!("/metadata/annotations/{}", escape(names::REVISION));
+        operations.push(json!({"op": "test", "path": path, "value": present}));
+        operations.push(json!({"op": "replace", "path": path, "value": revision.to_string()}));
+    }
     for mark in names::MARKS.iter().filter(|m| set.annotations.contains_key(**m)) {
         operations.push(json!({"op": "remove", "path": format!("/metadata/annotations/{}", escape(mark))}));
     }

@@ -1,6 +1,13 @@
 //! Invariants.
 
-use interlock_core::{api::names, template::Template};
+use interlock_core::{
+    api::{
+        names,
+        run::{Outcome, StepOutcome, WayKind},
+    },
+    template::Template,
+    world::{ReplicaSet, Run},
+};
 use serde_json::Value;
 
 use super::{Sim, SimPod};
@@ -11,7 +18,7 @@ impl Sim {
         self.violations.push(text);
     }
 
-    /// Never more pods down than allowed because of our writes.
+    /// No image in a pod before its hooks are through.
     pub(super) fn check_patch(&mut self, index: usize, json: &Value) {
         let p = &self.pods[index];
         let mut after = p.clone();
@@ -24,24 +31,76 @@ impl Sim {
             && !self.authorised.contains(&hash)
             && self.ours.d.template == self.d.template
         {
-            let text = format!("pod {} is put to {:?} before its hooks are through", p.pod.name, image(&after));
+            let text = format!("gate: pod {} is put to {:?} before its hooks are through", p.pod.name, image(&after));
             self.violation(text);
         }
-        let p = &self.pods[index];
-        let same_view = self.ours.d.replicas == self.d.replicas
-            && self.ours.pods.len() == self.pods.len()
-            && self.ours.pods.iter().all(|o| self.pods.iter().any(|p| p.pod == o.pod));
-        if p.steady() && self.available(p) && same_view {
-            let left = self.pods.iter().filter(|q| q.steady() && self.available(q)).count();
-            let left = i64::try_from(left).unwrap() - 1;
-            let run = self.runs.iter().max_by_key(|r| r.spec.sequence);
-            let own =
-                run.and_then(|r| r.spec.settings.update.max_unavailable.clone()).or(self.d.max_unavailable.clone());
-            let most = own.and_then(|m| m.of(self.d.replicas)).unwrap_or(self.d.replicas / 4).max(1);
-            if left < self.d.replicas - most {
-                let text = format!("{left} available pods after patching {}: most {most}", p.pod.name);
-                self.violation(text);
-            }
+    }
+
+    /// Never more pods down because of our writes than may be, by what we could know: those that were well when we changed
+    /// them and have not been since.
+    pub(super) fn check_budget(&mut self, index: usize, json: &Value) {
+        let mut after = self.pods[index].clone();
+        after.take(json);
+        if after.steady() || !self.pods[index].steady() || !self.available(&self.pods[index]) {
+            return;
+        }
+        let run = self.runs.iter().max_by_key(|r| r.spec.sequence);
+        let own = run.and_then(|r| r.spec.settings.update.max_unavailable.clone()).or(self.d.max_unavailable.clone());
+        let replicas = self.ours.d.replicas;
+        let most = own.and_then(|m| m.of(replicas)).unwrap_or(replicas / 4).max(1);
+        self.pods[index].taken = true;
+        let down = self.pods.iter().filter(|p| p.taken).count();
+        if i64::try_from(down).unwrap() > most {
+            let text =
+                format!("budget: {down} pods are down after patching {}: most {most}", self.pods[index].pod.name);
+            self.violation(text);
+        }
+    }
+
+    /// A run that ends well leaves no pod on another template.
+    pub(super) fn check_end(&mut self, run: &Run) {
+        if run.status.ended.as_ref().is_none_or(|e| e.outcome != Outcome::Succeeded)
+            || run.spec.target != self.d.template.hash()
+        {
+            return;
+        }
+        let wanted = super::image_of(&self.d.template);
+        let equal = |p: &SimPod| self.sets.iter().any(|s| s.uid == p.pod.owner && s.template == self.d.template);
+        let right = |i: &String| *i == wanted || *i == format!("mirror.test/{wanted}");
+        let left: Vec<String> = (self.pods.iter().filter(|p| equal(p)))
+            .filter(|p| p.pod.containers.iter().any(|c| c.name == "app" && !right(&c.image)))
+            .map(|p| p.pod.name.clone())
+            .collect();
+        if !left.is_empty() {
+            self.violation(format!("left old: run {} succeeded with {left:?}", run.name));
+        }
+    }
+
+    /// In place, the hold ends only when both controllers work by the new template.
+    pub(super) fn check_release(&mut self) {
+        let Some(run) = self.runs.iter().max_by_key(|r| r.spec.sequence) else { return };
+        let in_place = run.status.way.as_ref().is_some_and(|w| w.kind == WayKind::InPlace);
+        // With all of them deleted by somebody it goes natively, which is stored only after the release.
+        let none = self.sets.iter().all(|s| s.template != self.d.template);
+        if !in_place || none || run.status.ended.is_some() || run.spec.target != self.d.template.hash() {
+            return;
+        }
+        let sees = |view: &[ReplicaSet]| {
+            let equal = self.sets.iter().filter(|s| s.template == self.d.template);
+            equal.clone().any(|s| view.iter().any(|v| v.uid == s.uid && v.template == s.template))
+        };
+        let blind = [("Deployment", sees(&self.dc_sets)), ("ReplicaSet", sees(&self.rsc_sets))];
+        for (who, _) in blind.into_iter().filter(|(_, sees)| !sees) {
+            self.violation(format!("barrier: the hold ends before the {who} controller has seen the commit"));
+        }
+    }
+
+    /// Once a hook has succeeded, no other attempt of it is accepted.
+    pub(super) fn check_accepted(&mut self, key: &str) {
+        let hook = |key: &str| key.rsplit_once('.').map(|(hook, _)| hook.to_owned());
+        let again = |(k, o): (&String, &StepOutcome)| *k != key && hook(k) == hook(key) && *o == StepOutcome::Succeeded;
+        if self.accepted.iter().any(again) {
+            self.violation(format!("hook: {key} is accepted although it has succeeded before"));
         }
     }
 
@@ -49,13 +108,19 @@ impl Sim {
         let Some(set) = self.sets.iter().find(|s| s.name == name) else { return };
         let pods = self.pods.iter().filter(|p| p.pod.owner == set.uid).count();
         if pods > 0 || set.replicas > 0 {
-            let text = format!("deleted ReplicaSet {name} with {pods} pods");
+            let text = format!("own: deleted ReplicaSet {name} with {pods} pods");
             self.violation(text);
         }
     }
 
     /// What must be true at the end of a story in which all is well.
     pub fn well(&mut self) {
+        let faults = self.faults();
+        assert!(faults.is_empty(), "{faults:#?}\n{}", self.story());
+    }
+
+    /// What is not as it must be when all is over and well.
+    pub fn faults(&mut self) -> Vec<String> {
         let wanted = self.d.template.clone();
         let mut faults = std::mem::take(&mut self.violations);
         for p in &self.pods {
@@ -90,8 +155,8 @@ impl Sim {
             faults.push(format!("{} is older than the main one, equal and empty", oldest.name));
         }
         for (i, a) in self.sets.iter().enumerate() {
-            let ours = a.template == wanted;
-            if self.sets.iter().skip(i + 1).any(|b| b.revision() == a.revision() && (ours || b.template == wanted)) {
+            let same = |b: &&ReplicaSet| b.revision() == a.revision() && b.template != a.template;
+            if self.sets.iter().skip(i + 1).any(|b| same(&b)) {
                 faults.push(format!("revision {} twice", a.revision()));
             }
         }
@@ -106,7 +171,7 @@ impl Sim {
             faults.push(format!("at 0 replicas {} is the youngest", youngest.name));
         }
         faults.extend(self.fixpoint());
-        assert!(faults.is_empty(), "{faults:#?}\n{}", self.story());
+        faults
     }
 
     /// Nothing left to do.

@@ -157,17 +157,17 @@ impl Sim {
 
     fn scale_set(&mut self, set: &ReplicaSet, to: i64) -> Result<(), ()> {
         let (surge, _) = self.limits();
-        self.rested = false;
         let mut new = set.clone();
         new.replicas = to;
         new.annotations.insert(DESIRED.into(), self.d.replicas.to_string());
         new.annotations.insert(MAX.into(), (self.d.replicas + surge).to_string());
-        if set.replicas == 0 && self.dc_sets.iter().map(|s| &s.name).ne(self.sets.iter().map(|s| &s.name)) {
-            // It chose by what it had seen, and nobody can prevent that.
-            self.pardoned.insert(set.template.hash().to_owned());
-            self.authorised.insert(set.template.hash().to_owned());
-        }
         if new.replicas != set.replicas || new.annotations != set.annotations {
+            self.rested = false;
+            if set.replicas == 0 && self.dc_sets.iter().map(|s| &s.name).ne(self.sets.iter().map(|s| &s.name)) {
+                // It chose by what it had seen, and nobody can prevent that.
+                self.pardoned.insert(set.template.hash().to_owned());
+                self.authorised.insert(set.template.hash().to_owned());
+            }
             self.note(format!("DC scales {} ({}) {} -> {to}", set.name, super::image_of(&set.template), set.replicas));
             self.update_set(&mut new)?;
         }

@@ -19,7 +19,7 @@ use super::Sim;
 
 /// Why a pass ended early.
 #[derive(Debug)]
-enum Ended {
+pub enum Ended {
     Crash,
     Refused(String),
 }
@@ -32,13 +32,14 @@ impl Sim {
         if plan.look_live { self.planned(true) } else { plan }
     }
 
-    fn planned(&mut self, live: bool) -> Plan {
+    /// What our controller would do now, by what it has seen, or by what is there.
+    pub fn planned(&mut self, live: bool) -> Plan {
         let world = self.world(live);
         let plan = plan::plan(&world);
         for wrong in lint(&world, &plan) {
             self.violation(format!("lint: {wrong}"));
         }
-        if self.rng.chance(3) {
+        if self.shuffled > 0 && self.rng.chance(self.shuffled) {
             self.same_in_any_order(&world, &plan);
         }
         plan
@@ -52,7 +53,7 @@ impl Sim {
         rng.shuffle(&mut other.runs);
         rng.shuffle(&mut other.policies);
         if plan::plan(&other) != *plan {
-            let text = format!("the plan depends on an order:\n{plan:?}\n{:?}", plan::plan(&other));
+            let text = format!("order: the plan depends on an order:\n{plan:?}\n{:?}", plan::plan(&other));
             self.violation(text);
         }
     }
@@ -66,16 +67,11 @@ impl Sim {
         }
         self.last_plan = Some(plan.clone());
         let before = self.writes + self.refused;
-        let nothing = plan.effects.is_empty() && plan.status.is_none() && plan.wake.is_none();
-        let fresh = self.ours.d == self.d && self.ours.sets == self.sets && self.ours.pods.len() == self.pods.len();
-        self.rested |= nothing && fresh && !self.d.held();
+        self.notice_rest(&plan);
         match self.execute(&plan) {
             Ok(()) => {}
             Err(Ended::Crash) => {
-                self.note("CRASH".into());
-                self.crash_after = None;
-                self.attempts.clear();
-                self.look();
+                self.die();
                 return true;
             }
             Err(Ended::Refused(why)) => {
@@ -84,6 +80,21 @@ impl Sim {
             }
         }
         self.writes + self.refused != before
+    }
+
+    /// Did our controller look at everything as it is, and find nothing to do?
+    pub fn notice_rest(&mut self, plan: &Plan) {
+        let nothing = plan.effects.is_empty() && plan.status.is_none() && plan.wake.is_none();
+        let fresh = self.ours.d == self.d && self.ours.sets == self.sets && self.ours.pods.len() == self.pods.len();
+        self.rested |= nothing && fresh && !self.d.held();
+    }
+
+    /// Our process dies and is started again: it forgets what it remembered, and lists everything anew.
+    pub fn die(&mut self) {
+        self.note("CRASH".into());
+        self.crash_after = None;
+        self.attempts.clear();
+        self.look();
     }
 
     fn may_write(&mut self) -> Result<(), Ended> {
@@ -108,7 +119,8 @@ impl Sim {
         Ok(())
     }
 
-    fn store(&mut self, run: &str, rv: &str, status: &HookRunStatus) -> Result<(), Ended> {
+    /// Stores the status of a run.
+    pub fn store(&mut self, run: &str, rv: &str, status: &HookRunStatus) -> Result<(), Ended> {
         let fresh = self.fresh_rv();
         let Some(real) = self.runs.iter_mut().find(|r| r.name == run) else {
             return Err(Ended::Refused(format!("no run {run}")));
@@ -116,9 +128,13 @@ impl Sim {
         if real.resource_version != rv {
             return Err(Ended::Refused(format!("409 run {run}")));
         }
+        let ends = real.status.ended.is_none();
         real.status = status.clone();
         real.resource_version = fresh;
         let (target, real) = (real.spec.target.clone(), real.clone());
+        if ends {
+            self.check_end(&real);
+        }
         if status.ended.is_none() && through(&real, status) {
             self.authorised.insert(target);
         }
@@ -141,7 +157,8 @@ impl Sim {
         Ok(())
     }
 
-    fn apply(&mut self, effect: &Effect) -> Result<(), Ended> {
+    /// Carries out one effect, if its precondition holds.
+    pub fn apply(&mut self, effect: &Effect) -> Result<(), Ended> {
         match effect {
             Effect::Event { warning: _, reason, message } => {
                 self.events.push((reason.clone(), message.clone()));
@@ -235,7 +252,7 @@ impl Sim {
         let spec: HookRunSpec = serde_json::from_value(serde_json::to_value(spec).unwrap()).unwrap();
         Run {
             name: name.to_owned(),
-            uid: self.fresh_uid("run"),
+            uid: format!("run-{name}"),
             resource_version: self.fresh_rv(),
             generation: 1,
             created: self.now.whole_seconds(),
@@ -286,6 +303,7 @@ impl Sim {
         }
         self.check_patch(index, &json);
         let rv = self.fresh_rv();
+        self.check_budget(index, &json);
         let p = &mut self.pods[index];
         p.take(&json);
         p.pod.resource_version = rv;
@@ -345,6 +363,9 @@ impl Sim {
         let held = self.d.held();
         if purpose == DeploymentPurpose::Release && self.run_less(&self.d.template.clone()) {
             self.authorised.insert(self.d.template.hash().to_owned());
+        }
+        if purpose == DeploymentPurpose::Release && new.resource_version == self.d.resource_version {
+            self.check_release();
         }
         self.write(new, true).map_err(Ended::Refused)?;
         if purpose == DeploymentPurpose::Release && !self.d.paused {

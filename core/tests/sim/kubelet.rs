@@ -25,6 +25,10 @@ pub struct SimPod {
     /// When a crashed container is started again.
     pub next_at: Option<Time>,
     pub restarts_of_image: i64,
+    /// How many containers were started in it.
+    pub starts: u64,
+    /// It was well when we changed it, and has not been since.
+    pub taken: bool,
 }
 
 impl SimPod {
@@ -119,10 +123,18 @@ impl Sim {
         self.note(format!("RSC creates pod {} ({})", pod.name, super::image_of(&set.template)));
         self.created += 1;
         if !self.authorised.contains(set.template.hash()) {
-            let text = format!("pod {} of {} starts ungated", pod.name, super::image_of(&set.template));
+            let text = format!("gate: pod {} of {} starts ungated", pod.name, super::image_of(&set.template));
             self.violation(text);
         }
-        self.pods.push(SimPod { pod, spec, started: BTreeMap::new(), next_at: None, restarts_of_image: 0 });
+        self.pods.push(SimPod {
+            pod,
+            spec,
+            started: BTreeMap::new(),
+            next_at: None,
+            restarts_of_image: 0,
+            starts: 0,
+            taken: false,
+        });
     }
 
     /// When a kubelet or the passing of minReadySeconds does something by the clock alone.
@@ -138,20 +150,20 @@ impl Sim {
     /// One step of the kubelet for one pod. Did anything change?
     pub fn kubelet(&mut self, i: usize) -> bool {
         let now = self.now;
-        let id = self.next + 1;
         let Some(p) = self.pods.get_mut(i) else { return false };
         let before = p.pod.clone();
-        step(p, now, id);
+        step(p, now);
+        p.taken &= !p.steady();
         if p.pod == before {
             return false;
         }
-        self.next = id;
-        p.pod.resource_version = id.to_string();
+        self.next += 1;
+        p.pod.resource_version = self.next.to_string();
         true
     }
 }
 
-fn step(p: &mut SimPod, now: Time, id: u64) {
+fn step(p: &mut SimPod, now: Time) {
     let pod = &mut p.pod;
     if pod.observed_generation < pod.generation {
         pod.observed_generation = pod.generation;
@@ -173,7 +185,8 @@ fn step(p: &mut SimPod, now: Time, id: u64) {
         p.restarts_of_image = 0;
         p.next_at = None;
         let status = c.status.get_or_insert_with(ContainerStatus::default);
-        start(status, &c.image, now, id);
+        p.starts += 1;
+        start(status, &c.image, now, p.starts);
         pod.ready = false;
         pod.containers_ready = false;
         pod.ready_since = Some(now);
@@ -199,7 +212,8 @@ fn step(p: &mut SimPod, now: Time, id: u64) {
                     p.restarts_of_image += 1;
                     p.next_at = None;
                     let image = c.image.clone();
-                    start(status, &image, now, id);
+                    p.starts += 1;
+                    start(status, &image, now, p.starts);
                     return;
                 }
                 ContainerState::Waiting { .. } | ContainerState::Terminated(_) => continue,

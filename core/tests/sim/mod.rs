@@ -94,6 +94,8 @@ pub struct Sim {
     pub script: BTreeMap<String, VecDeque<StepOutcome>>,
     /// Keys of all attempts that were started, in order.
     pub calls: Vec<String>,
+    /// What the receivers have accepted, by key: the same key again is answered in the same way.
+    pub accepted: BTreeMap<String, StepOutcome>,
     /// At most so many pods.
     pub quota: Option<i64>,
     /// Admission rewrites images that are written to pods.
@@ -106,6 +108,8 @@ pub struct Sim {
     pub fresh: bool,
     /// Our controller stops before the write after so many.
     pub crash_after: Option<usize>,
+    /// Of a hundred plans, so many are made once more with all lists in another order.
+    pub shuffled: usize,
     /// For the checks.
     pub log: Vec<String>,
     pub events: Vec<(String, String)>,
@@ -214,6 +218,7 @@ impl Sim {
             attempts: BTreeMap::new(),
             script: BTreeMap::new(),
             calls: vec![],
+            accepted: BTreeMap::new(),
             quota: None,
             mirror: false,
             dc_sets: vec![],
@@ -221,6 +226,7 @@ impl Sim {
             ours: view,
             fresh: true,
             crash_after: None,
+            shuffled: 3,
             log: vec![],
             events: vec![],
             writes: 0,
@@ -346,7 +352,13 @@ impl Sim {
         let open: Vec<String> = self.attempts.iter().filter(|(_, r)| r.is_none()).map(|(k, _)| k.clone()).collect();
         for key in open {
             let hook = key.rsplit('.').nth(1).unwrap_or_default().to_owned();
-            let outcome = self.script.get_mut(&hook).and_then(VecDeque::pop_front).unwrap_or(StepOutcome::Succeeded);
+            let outcome = match self.accepted.get(&key) {
+                Some(outcome) => *outcome,
+                None => self.script.get_mut(&hook).and_then(VecDeque::pop_front).unwrap_or(StepOutcome::Succeeded),
+            };
+            if self.accepted.insert(key.clone(), outcome).is_none() {
+                self.check_accepted(&key);
+            }
             let reason = if outcome == StepOutcome::Succeeded { "Http200" } else { "Http503" };
             let result = AttemptResult { outcome, reason: reason.into(), at: self.now };
             self.attempts.insert(key, Some(result));

@@ -163,8 +163,14 @@ pub fn never_released_before_the_deployment_controller_has_seen_the_commit() {
     assert_eq!(sim.created, 0);
 }
 
-/// The ReplicaSet controller's view lags behind the commit: it makes pods by the old template for as long.
+/// The ReplicaSet controller's view lags behind the commit: it makes pods by the old template for as long. Nor is it over
+/// when somebody else has ended the hold by then.
 pub fn never_over_before_the_replica_set_controller_has_seen_the_commit() {
+    replica_set_controller_lags(false);
+    replica_set_controller_lags(true);
+}
+
+fn replica_set_controller_lags(somebody_ends_the_hold: bool) {
     let mut sim = governed(3);
     let old = sim.sets.clone();
     sim.fresh = false;
@@ -173,6 +179,9 @@ pub fn never_over_before_the_replica_set_controller_has_seen_the_commit() {
         sim.rsc_sets.clone_from(&old);
         sim.dc_sets = sim.sets.clone();
         sim.look();
+        if turn == 100 && somebody_ends_the_hold {
+            sim.break_glass();
+        }
         if turn == 150 {
             assert!(sim.sets[0].template == sim.d.template, "no commit: {}", sim.story());
             sim.delete_pod(0);
