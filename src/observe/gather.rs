@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use interlock_core::{
+    classify::containers,
     time::Time,
     world::{Budget, Component, Deployment, Pod, Policy, Run, World},
 };
@@ -83,9 +84,10 @@ pub(super) fn component(cache: &Cache, key: &Key) -> Option<Component> {
     let deployment = cache.deployments.get(key).or_else(|| cache.foreign.get(key))?;
     let mut old_pods = 0;
     let mut changed = None;
+    let (hash, wanted) = (deployment.template.hash(), containers(&deployment.template));
     for (_, set) in cache.replica_sets.by(&deployment.uid) {
         for (_, pod) in cache.pods.by(&set.fact.uid) {
-            old_pods += i64::from(set.fact.template != deployment.template);
+            old_pods += i64::from(set.fact.template != deployment.template || pod.strays(hash, &wanted));
             changed = changed.max(pod.changed());
         }
     }

@@ -8,6 +8,7 @@ use std::{
 };
 
 use interlock_core::{
+    classify::Wanted,
     time::Time,
     world::{Baseline, Container, ContainerState, ContainerStatus, Pod, Resize, Resources, Terminated, Was},
 };
@@ -200,6 +201,13 @@ impl Packed {
     /// Is condition `Ready` True?
     pub fn ready(&self) -> bool {
         self.ready
+    }
+
+    /// Has an update of ours put it to another template than that of this hash, and does it show another image than is
+    /// wanted there? Then it is going to be put back.
+    pub fn strays(&self, hash: &str, wanted: &BTreeMap<String, Wanted>) -> bool {
+        let other = |c: &PackedContainer| wanted.get(&c.spec.name).is_some_and(|w| w.image != c.spec.image);
+        self.baseline.as_ref().is_some_and(|b| *b.target != *hash) && self.containers.iter().any(other)
     }
 
     /// The last visible change: of its readiness, or the start of a container.

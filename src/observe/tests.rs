@@ -182,6 +182,24 @@ async fn a_slot_is_seen_by_others_and_its_end_is_told_to_all_that_are_held() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pod_that_is_still_to_be_put_back_counts_as_old() {
+    let f = Fixture::new();
+    f.watch::<DeploymentKind>(deployment("a", 1, "v1", false));
+    f.watch::<ReplicaSetKind>(replica_set("a-1", "a", 2, "v1"));
+    let own = f.world("a").deployment.template.hash().to_owned();
+    for (version, image, target, old) in [(3, "v2", "other", 1), (4, "v1", "other", 0), (5, "mirror.test/v1", &own, 0)]
+    {
+        let mut pod = pod("a-1-a", "a-1", version);
+        let record = json!({"target": target, "gen": 1, "at": "2026-01-01T00:00:00Z"}).to_string();
+        pod["metadata"]["annotations"] = json!({"interlock.dev/update": record});
+        pod["spec"]["containers"][0]["image"] = json!(image);
+        f.watch::<PodKind>(pod);
+        let component = f.observe.with(|cache| gather::component(cache, &Key::new("ns", "a"))).unwrap();
+        assert_eq!(component.old_pods, old, "{image} {target}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_run_that_cannot_be_read_is_left_out() {
     let f = Fixture::new();
     f.watch::<DeploymentKind>(deployment("web", 1, "v1", false));
