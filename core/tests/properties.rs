@@ -7,13 +7,14 @@ mod sim;
 
 use interlock_core::{
     classify::{Class, classify},
+    effect::Effect,
     image,
     lint::lint,
-    plan::plan,
-    pod::Target,
+    plan::{Plan, plan},
+    pod::{Target, available_at, replaced},
     template::Template,
     time::Time,
-    world::{ContainerState, Resize, World},
+    world::{ContainerState, Pod, Resize, World},
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -139,6 +140,27 @@ fn break_world(w: &mut World, (field, index, text, number): &(usize, usize, Stri
     }
 }
 
+/// Pods that are well are only taken while enough others stay: never more than the most generous setting allows.
+fn within_budget(w: &World, plan: &Plan) -> bool {
+    let images = |patch: &Value| {
+        let restarts = |o: &Value| o["op"] == "replace" && o["path"].as_str().is_some_and(|p| p.ends_with("/image"));
+        patch.as_array().is_some_and(|operations| operations.iter().any(restarts))
+    };
+    let patched = plan.effects.iter().filter_map(|e| match e {
+        Effect::PatchPod { name, patch } if images(patch) => Some(name),
+        _ => None,
+    });
+    let d = &w.deployment;
+    let well = |p: &Pod| replaced(p, w.now) && available_at(p, d.min_ready_seconds).is_some_and(|at| at <= w.now);
+    let taken = patched.filter(|n| w.pods.iter().any(|p| p.name == **n && well(p))).count();
+    let policies = w.policies.iter().filter_map(|p| p.spec.as_ref().ok()).map(|s| &s.update.max_unavailable);
+    let runs = w.runs.iter().map(|r| &r.spec.settings.update.max_unavailable);
+    let all = policies.chain(runs).chain([&d.max_unavailable]).flatten();
+    let most = all.filter_map(|m| m.of(d.replicas)).chain([d.replicas / 4, 1]).max().unwrap();
+    let left = w.pods.iter().filter(|p| well(p)).count() - taken;
+    taken == 0 || i64::try_from(left).unwrap() >= d.replicas.saturating_sub(most)
+}
+
 /// Worlds from the middle of an update.
 fn worlds() -> Vec<World> {
     let hooks = json!([
@@ -180,6 +202,7 @@ proptest! {
         let unique = |names: Vec<&String>| names.iter().collect::<std::collections::BTreeSet<_>>().len() == names.len();
         if unique(world.replica_sets.iter().map(|s| &s.name).collect()) {
             prop_assert_eq!(lint(&world, &first), Vec::<String>::new());
+            prop_assert!(within_budget(&world, &first), "{:?}", first);
             prop_assert_eq!(first, plan(&turned));
         }
     }
@@ -224,6 +247,9 @@ proptest! {
         labels.extend(pod.pod.labels.get("pod-template-hash").map(|h| ("pod-template-hash".to_owned(), h.clone())));
         prop_assert_eq!(&pod.pod.labels, &labels);
         prop_assert_eq!(&pod.pod.annotations, &annotations);
+        // As raw JSON: what the patches have made of the pod and of its ReplicaSet is what a new one would be.
+        prop_assert_eq!(&pod.spec, &b.json()["spec"]);
+        prop_assert_eq!(sim.sets.iter().find(|s| s.replicas == 1).unwrap().template.json(), b.json());
     }
 }
 
@@ -263,7 +289,8 @@ fn template_strategy() -> impl Strategy<Value = Template> {
     ];
     (image, side, init, prop::option::of(0..2_u8), prop::option::of(0..2_u8), prop::option::of(0..2_u8)).prop_map(
         |(image, side, init, note, tier, env)| {
-            let mut app = json!({"name": "app", "image": image});
+            // A field that nobody here knows, as a newer server would serve it.
+            let mut app = json!({"name": "app", "image": image, "newField": {"deep": [1, 2]}});
             if let Some(env) = env {
                 app["env"] = json!([{"name": "K", "value": env.to_string()}]);
             }
