@@ -90,7 +90,7 @@ test-long-all:
 	$(call say,in process)
 	@INTERLOCK_LONG=1 cargo test --locked --profile story --package inproc -- --nocapture
 	$(call say,every state of the models)
-	@INTERLOCK_LONG=1 cargo test --locked --release --package interlock-core --features schema --test model -- --nocapture --test-threads=1
+	@INTERLOCK_LONG=1 cargo test --locked --profile story --package interlock-core --features schema --test model -- --nocapture --test-threads=1
 	$(call say,on a real control plane)
 	@INTERLOCK_LONG=1 SEEDS=1..301 cargo test --locked --package interlock --test e2e -- --nocapture random:: crashes:: killed:: watches:: two::
 

@@ -126,7 +126,10 @@ impl State {
 }
 
 // What `actions` has tried is what `next_state` is asked for next.
-std::thread_local!(static TRIED: RefCell<Option<((u64, Done), Vec<(Step, State)>)>> = const { RefCell::new(None) });
+std::thread_local!(static TRIED: RefCell<Option<Tried>> = const { RefCell::new(None) });
+
+/// The state that was tried, and the steps that change it.
+type Tried = ((u64, Done), Vec<(Step, State)>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
