@@ -37,6 +37,8 @@ pub const BY_ANNOTATION: &str = "annotation";
 pub const POD_TEMPLATE_HASH: &str = "pod-template-hash";
 /// Annotation with a ReplicaSet's or Deployment's revision.
 pub const REVISION: &str = "deployment.kubernetes.io/revision";
+/// Annotation with the revisions that a ReplicaSet had before, by which its template came back.
+pub const REVISION_HISTORY: &str = "deployment.kubernetes.io/revision-history";
 /// Annotations that the Deployment controller keeps on ReplicaSets for its own arithmetic. On a ReplicaSet made by
 /// us a stale value wedges the Deployment for ever.
 pub const DEPLOYMENT_PREFIX: &str = "deployment.kubernetes.io/";

@@ -25,7 +25,7 @@ impl<'w> Planner<'w> {
         }
         if self.status.commit.is_some() {
             // The Deployment controller would count it up only once it has seen another one with its number.
-            let highest = self.w.replica_sets.iter().map(ReplicaSet::revision).max().unwrap_or(0);
+            let highest = self.w.replica_sets.iter().map(|s| self.revision(s)).max().unwrap_or(0);
             self.plan.effects.push(Effect::PatchReplicaSet {
                 name: main.name.clone(),
                 patch: patches::commit(main, &self.d.template, highest.saturating_add(1)),

@@ -154,8 +154,10 @@ pub(super) fn commit(set: &ReplicaSet, new: &Template, revision: i64) -> Value {
         operations.push(json!({"op": "test", "path": path, "value": present}));
         operations.push(json!({"op": "replace", "path": path, "value": revision.to_string()}));
     }
-    for mark in names::MARKS.iter().filter(|m| set.annotations.contains_key(**m)) {
-        operations.push(json!({"op": "remove", "path": format!("/metadata/annotations/{}", escape(mark))}));
+    // So do its earlier numbers.
+    let gone = names::MARKS.iter().chain([&names::REVISION_HISTORY]);
+    for key in gone.filter(|key| set.annotations.contains_key(**key)) {
+        operations.push(json!({"op": "remove", "path": format!("/metadata/annotations/{}", escape(key))}));
     }
     Value::Array(operations)
 }

@@ -10,8 +10,6 @@ use crate::{
     store::{Caller, Preconditions},
 };
 
-const HISTORY: &str = "deployment.kubernetes.io/revision-history";
-
 impl Sync<'_> {
     /// The oldest that equals the template.
     pub(super) fn new_set(&self) -> Option<Value> {
@@ -121,7 +119,7 @@ impl Sync<'_> {
     pub(super) fn annotate(&self, set: &mut Value, next: i64) {
         let had = annotation(set, names::REVISION).map(str::to_owned);
         let old = revision(set);
-        let mut history = annotation(set, HISTORY).unwrap_or_default().to_owned();
+        let mut history = annotation(set, names::REVISION_HISTORY).unwrap_or_default().to_owned();
         let annotations = child(&mut set["metadata"], "annotations");
         for (key, value) in at(&self.d, "/metadata/annotations").as_object().into_iter().flatten() {
             if !key.starts_with(names::DEPLOYMENT_PREFIX) && key != names::LAST_APPLIED {
@@ -134,7 +132,7 @@ impl Sync<'_> {
                 if !history.is_empty() {
                     history.push(',');
                 }
-                annotations.insert(HISTORY.into(), json!(history + &had));
+                annotations.insert(names::REVISION_HISTORY.into(), json!(history + &had));
             }
         }
     }
