@@ -234,7 +234,8 @@ async fn settled(client: &Client, namespace: &str, path: &str) -> Value {
         let (code, documents) = send(client, "GET", &url, JSON, &Value::Null).await;
         let now = if code == 200 { documents[0].clone() } else { Value::Null };
         let version = now["metadata"]["resourceVersion"].clone();
-        if !watched || now.is_null() || last.as_ref() == Some(&version) {
+        let behind = now["status"]["observedGeneration"].as_i64().is_some_and(|seen| now["metadata"]["generation"] != seen);
+        if !watched || now.is_null() || !behind && last.as_ref() == Some(&version) {
             return now;
         }
         last = Some(version);
@@ -312,8 +313,9 @@ async fn answers(client: &Client, namespace: &str) -> Vec<(String, Value)> {
             "code": code, "documents": status,
             "generations": generation(&after) - generation(&before),
             "gone": after.is_null(),
-            // The real one keeps managedFields, which a resize that changes nothing else may change.
-            "version changed": method != "GET" && !path.ends_with("/resize") && after["metadata"]["resourceVersion"] != before["metadata"]["resourceVersion"],
+            // The real one keeps managedFields, which a resize that changes nothing else may change. What was refused changed
+            // nothing; a late status of a controller did.
+            "version changed": code < 300 && method != "GET" && !path.ends_with("/resize") && after["metadata"]["resourceVersion"] != before["metadata"]["resourceVersion"],
             "images": after["spec"]["containers"][0]["image"],
             "settle": after["spec"]["settleSeconds"], "selected": after["status"]["selected"],
             "unknown": after["spec"]["unknown"], "labels": after["metadata"]["labels"],
