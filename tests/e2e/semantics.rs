@@ -234,7 +234,8 @@ async fn settled(client: &Client, namespace: &str, path: &str) -> Value {
         let (code, documents) = send(client, "GET", &url, JSON, &Value::Null).await;
         let now = if code == 200 { documents[0].clone() } else { Value::Null };
         let version = now["metadata"]["resourceVersion"].clone();
-        let behind = now["status"]["observedGeneration"].as_i64().is_some_and(|seen| now["metadata"]["generation"] != seen);
+        let behind =
+            now["status"]["observedGeneration"].as_i64().is_some_and(|seen| now["metadata"]["generation"] != seen);
         if !watched || now.is_null() || !behind && last.as_ref() == Some(&version) {
             return now;
         }

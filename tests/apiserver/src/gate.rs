@@ -18,6 +18,8 @@ use tower::{BoxError, Layer, Service, ServiceExt};
 pub struct Write {
     /// What it does, such as `PATCH pods`, `POST hookruns`, `PATCH hookruns/status`.
     pub what: String,
+    /// Was it answered with success?
+    pub accepted: bool,
 }
 
 /// When the controller is stopped.
@@ -212,7 +214,7 @@ where
             {
                 return send(&service, request).await;
             }
-            let write = Write { what: what(request.method(), &path) };
+            let mut write = Write { what: what(request.method(), &path), accepted: false };
             gate.pass(Moment::Before, &write).await;
             let answer = match gate.answer(&write.what) {
                 Some(Answer::Code(code)) => {
@@ -229,6 +231,7 @@ where
                 }
                 None => send(&service, request).await,
             };
+            write.accepted = answer.as_ref().is_ok_and(|answer| answer.status().is_success());
             gate.inner.writes.lock().unwrap().push(write.clone());
             gate.pass(Moment::After, &write).await;
             answer
