@@ -35,7 +35,7 @@ impl Controller {
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let port = timeout(Duration::from_secs(30), async {
+        let port = timeout(Duration::from_secs(150), async {
             loop {
                 let line = lines.next_line().await.unwrap().expect("it ended before it listened");
                 let event: serde_json::Value = serde_json::from_str(&line).expect(&line);
@@ -58,7 +58,7 @@ impl Controller {
                 sleep(Duration::from_millis(50)).await;
             }
         };
-        timeout(Duration::from_secs(40), ready).await.expect("it is not ready within 40 s");
+        timeout(Duration::from_secs(200), ready).await.expect("it does not become ready");
     }
 
     /// Does it say that it leads?
@@ -74,7 +74,7 @@ impl Controller {
 
     /// Waits for its end.
     pub(crate) async fn wait(&mut self) -> ExitStatus {
-        timeout(Duration::from_secs(30), self.child.wait()).await.expect("it does not end").unwrap()
+        timeout(Duration::from_secs(150), self.child.wait()).await.expect("it does not end").unwrap()
     }
 
     /// Ends it the orderly way.
@@ -85,7 +85,7 @@ impl Controller {
 }
 
 async fn get(url: &str, path: &str) -> (u16, String) {
-    let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(2)).build().unwrap();
+    let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(10)).build().unwrap();
     match client.get(format!("{url}{path}")).send().await {
         Ok(answer) => (answer.status().as_u16(), answer.text().await.unwrap_or_default()),
         Err(_) => (0, String::new()),

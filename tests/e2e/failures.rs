@@ -179,7 +179,7 @@ async fn time_that_the_user_has_it_paused_does_not_count() {
     env.create(objects::deployment("web", 2)).await;
     let mut stops = env.gate.stop_at(crate::harness::Moment::Before, "PATCH pods", 2);
     env.patch("web", objects::set_image("v2")).await;
-    let stop = tokio::time::timeout(std::time::Duration::from_secs(30), stops.recv()).await.unwrap().unwrap();
+    let stop = tokio::time::timeout(std::time::Duration::from_secs(150), stops.recv()).await.unwrap().unwrap();
     env.patch("web", json!({"metadata": {"annotations": {"interlock.dev/resume": "false"}}, "spec": {"paused": true}}))
         .await;
     stop.go_on();

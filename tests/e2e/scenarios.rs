@@ -14,7 +14,7 @@ use crate::harness::{
 async fn stopped(
     stops: &mut tokio::sync::mpsc::UnboundedReceiver<crate::harness::gate::Stopped>,
 ) -> crate::harness::gate::Stopped {
-    tokio::time::timeout(std::time::Duration::from_secs(30), stops.recv())
+    tokio::time::timeout(std::time::Duration::from_secs(150), stops.recv())
         .await
         .expect("the controller comes to this write")
         .unwrap()

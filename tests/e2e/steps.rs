@@ -137,7 +137,7 @@ async fn one(act: Act, start: Start, step: (&'static str, Moment, &'static str, 
     } else {
         let mut stops = env.gate.stop_at(moment, what, nth);
         env.patch("web", objects::set_image("v2")).await;
-        let stop = tokio::time::timeout(std::time::Duration::from_secs(30), stops.recv()).await;
+        let stop = tokio::time::timeout(std::time::Duration::from_secs(150), stops.recv()).await;
         let stop = stop
             .unwrap_or_else(|_| {
                 panic!(

@@ -63,7 +63,7 @@ async fn frozen(moment: Moment, write: &str, delete: bool, tally: &Tally) {
     let mark = two.env.observer.mark();
     let mut stops = two.first.0.gate.stop_at(moment, write, 1);
     two.env.patch("web", objects::set_image("v2")).await;
-    let stop = tokio::time::timeout(Duration::from_secs(40), stops.recv()).await.expect(&what).unwrap();
+    let stop = tokio::time::timeout(Duration::from_secs(200), stops.recv()).await.expect(&what).unwrap();
     two.first.1.signal("STOP");
     let start = Instant::now();
     let stop = match moment {

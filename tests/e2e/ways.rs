@@ -327,7 +327,7 @@ async fn a_hold_that_an_administrator_ended_is_told_as_such() {
     env.create(objects::deployment("web", 3)).await;
     let mut stops = env.gate.stop_at(crate::harness::Moment::Before, "PATCH pods", 2);
     env.patch("web", objects::set_image("v2")).await;
-    let stop = tokio::time::timeout(std::time::Duration::from_secs(30), stops.recv()).await.unwrap();
+    let stop = tokio::time::timeout(std::time::Duration::from_secs(150), stops.recv()).await.unwrap();
     env.kill().await;
     drop(stop);
     let admin: kube::Api<k8s_openapi::api::apps::v1::Deployment> =

@@ -230,7 +230,7 @@ impl Node {
 
 /// Waits until the controller stands before the write of a trap.
 pub async fn stopped(stop: &mut UnboundedReceiver<Stopped>) -> Stopped {
-    tokio::time::timeout(Duration::from_secs(90), stop.recv()).await.expect("the write is made in time").unwrap()
+    tokio::time::timeout(Duration::from_secs(450), stop.recv()).await.expect("the write is made in time").unwrap()
 }
 
 /// Strategic merge patch of the image of container `c`.
@@ -249,7 +249,7 @@ pub fn shown(pod: &Value) -> String {
 
 /// What a pod answers; `None`: nothing.
 pub async fn served(pod: &Value, port: u16) -> Option<String> {
-    let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(5)).build().unwrap();
+    let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(25)).build().unwrap();
     let answer = client.get(format!("http://{}:{port}/", text(&pod["status"]["podIP"]))).send().await.ok()?;
     Some(answer.text().await.ok()?.trim().to_owned())
 }

@@ -18,6 +18,9 @@ use crate::{Gate, Picture, objects};
 
 pub const HELD_BY: &str = "interlock.dev/held-by";
 
+/// So many times slower than a quiet machine one with other work may be. A limit ends a hang, it measures nothing.
+pub const SLOW: u32 = 5;
+
 /// Server-side apply of any object.
 pub async fn apply(client: &Client, object: &Value) {
     let object: DynamicObject = serde_json::from_value(object.clone()).unwrap();
@@ -235,11 +238,11 @@ impl Stage {
         F: Fn() -> R,
         R: Future<Output = bool>,
     {
-        let end = tokio::time::Instant::now() + Duration::from_secs(seconds);
+        let end = tokio::time::Instant::now() + Duration::from_secs(seconds) * SLOW;
         while !test().await {
             if tokio::time::Instant::now() > end {
                 let picture = self.picture().await;
-                panic!("{}: not within {seconds} s: {what}\n{picture}", self.namespace);
+                panic!("{}: not within {SLOW} x {seconds} s: {what}\n{picture}", self.namespace);
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
