@@ -39,7 +39,8 @@ impl Pass<'_> {
             }
             None => true,
         });
-        if due.is_some() || effects.iter().any(is_write) {
+        // Without room the first write begins when another one is answered: that time is the API server's.
+        if (due.is_some() || effects.iter().any(is_write)) && (!flies || self.flight.has_room()) {
             self.first_write();
         }
         self.since = None;

@@ -70,6 +70,11 @@ impl<'a> Flight<'a> {
         !self.waiting.is_empty()
     }
 
+    /// Can another write to a pod begin at once?
+    pub(super) fn has_room(&self) -> bool {
+        self.pods.len() < SIDE_BY_SIDE
+    }
+
     /// Since when another write can begin.
     pub(super) fn open(&self) -> Instant {
         self.open
@@ -106,7 +111,7 @@ impl<'a> Flight<'a> {
     }
 
     fn begin(&mut self) {
-        while self.pods.len() < SIDE_BY_SIDE
+        while self.has_room()
             && let Some(group) = self.waiting.pop_front()
         {
             let Some(pod) = group.first().and_then(pod_of).map(ToOwned::to_owned) else { continue };
@@ -118,7 +123,7 @@ impl<'a> Flight<'a> {
     }
 
     fn could_begin(&self) -> bool {
-        self.pods.len() < SIDE_BY_SIDE && self.waiting.is_empty()
+        self.has_room() && self.waiting.is_empty()
     }
 
     /// The next answer; waits for ever if none is awaited. After a failure nothing more begins.

@@ -33,6 +33,8 @@ const REFUSED: Duration = Duration::from_mins(5);
 /// Planning takes at most one part in so many of the time, so that the events of a large Deployment, of which each may call
 /// for a plan, are taken together.
 const PACE: u32 = 5;
+/// What planning costs may grow by one part in so many from plan to plan.
+const GROWTH: u32 = 8;
 /// Below this a pause is not worth its timer.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 /// Deployments outside of a narrowed watch are read this often while somebody waits for them.
@@ -49,6 +51,9 @@ pub(super) struct Memory {
     pub(super) report: Option<(State, String)>,
     /// The next plan is not to be made before.
     pause: Option<Instant>,
+    /// What a plan costs: the least that lately one took. The clock on the wall also counts what others did on this CPU
+    /// meanwhile, and would make long pauses of it.
+    cost: Option<Duration>,
     /// While an update goes on: what the last plan was made from.
     pub(super) last: Option<World>,
 }
@@ -222,7 +227,10 @@ impl Pass<'_> {
             let plan = self.plan(&world);
             Decided { world, plan }
         };
-        let pause = begin.elapsed() * (PACE - 1);
+        let took = begin.elapsed();
+        let cost = self.memory.cost.map_or(took, |known| took.min(known + known / GROWTH + SHORTEST_PAUSE / 100));
+        self.memory.cost = Some(cost);
+        let pause = cost * (PACE - 1);
         self.memory.pause = (pause >= SHORTEST_PAUSE).then(|| Instant::now() + pause);
         if decided.plan.look_live {
             if !self.flight.is_empty() {
@@ -251,7 +259,7 @@ impl Pass<'_> {
                 biased;
                 landed = self.flight.next(), if !self.flight.is_empty() => {
                     self.landed(landed?);
-                    if news && self.flight.is_hungry() {
+                    if self.flight.is_hungry() && (news || !self.flight.is_empty()) {
                         return Ok(Round::Wrote);
                     }
                 }

@@ -257,6 +257,9 @@ impl<'w> Planner<'w> {
     }
 
     fn resize_refused(&self, seen: &[Seen<'_>]) -> Option<String> {
+        if self.w.refusals.is_empty() {
+            return None;
+        }
         seen.iter().find_map(|s| {
             self.w
                 .refusals
