@@ -278,14 +278,16 @@ fn container_replaced(container: &Container, was: &Was, quiet: bool, millis: i64
 
 /// Is the container that a status shows one of the wanted image?
 fn has_image(container: &Container, status: &ContainerStatus, was: &Was, quiet: bool) -> bool {
-    let by_name = image::same(&status.image, &container.image);
-    let by_digest = image::digest(&container.image)
-        .is_some_and(|d| status.image_id.ends_with(d) || digest_of(&status.image_id) == Some(d));
-    let unchanged = status.image == was.image && status.image_id == was.image_id;
+    let by_name = || image::same(&status.image, &container.image);
+    let by_digest = || {
+        image::digest(&container.image)
+            .is_some_and(|d| status.image_id.ends_with(d) || digest_of(&status.image_id) == Some(d))
+    };
+    let unchanged = || status.image == was.image && status.image_id == was.image_id;
     // A name whose digest the node knows under another one is covered by none of the three. Then our own record that
     // nothing else was in flight has to do: another container than before can only be the wanted one.
-    let shown_anew = !image::same(&status.image, &was.image) && !image::same(&status.image, &was.spec);
-    by_name || by_digest || unchanged || (quiet && shown_anew && image::digest(&container.image).is_none())
+    let shown_anew = || !image::same(&status.image, &was.image) && !image::same(&status.image, &was.spec);
+    by_name() || by_digest() || unchanged() || (quiet && image::digest(&container.image).is_none() && shown_anew())
 }
 
 /// Has the kubelet carried out the last change of the pod's images, whatever came of it? Each changed container was

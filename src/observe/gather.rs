@@ -47,16 +47,23 @@ pub(super) fn world(cache: &Cache, key: &Key, now: Time, live: bool, last: Optio
 }
 
 fn unpacked(pods: &[&Packed], last: Vec<Pod>) -> Vec<Pod> {
-    let mut known: HashMap<String, VecDeque<Pod>> = HashMap::new();
+    // One group for each ReplicaSet, of which there are few.
+    let mut known: Vec<VecDeque<Pod>> = Vec::new();
+    let owner = |group: &VecDeque<Pod>| group.front().map(|pod| pod.owner.clone()).unwrap_or_default();
     for pod in last {
-        match known.get_mut(&pod.owner) {
-            Some(group) => group.push_back(pod),
-            None => drop(known.insert(pod.owner.clone(), VecDeque::from([pod]))),
+        match known.last_mut() {
+            Some(group) if group.front().is_some_and(|first| first.owner == pod.owner) => group.push_back(pod),
+            _ => known.push(VecDeque::from([pod])),
         }
     }
+    let mut known: HashMap<String, VecDeque<Pod>> = known.into_iter().map(|group| (owner(&group), group)).collect();
+    let mut current: Option<(String, VecDeque<Pod>)> = None;
     // Within a ReplicaSet both are in the order of names.
     let mut unchanged = |packed: &Packed| {
-        let group = known.get_mut(packed.owner())?;
+        if current.as_ref().is_none_or(|(owner, _)| owner != packed.owner()) {
+            current = known.remove_entry(packed.owner());
+        }
+        let (_, group) = current.as_mut()?;
         while group.front().is_some_and(|pod| pod.name.as_str() < packed.name()) {
             group.pop_front();
         }

@@ -68,14 +68,15 @@ struct Entry<T> {
     version: Version,
     epoch: u64,
     /// `None`: it is there, but counts no longer (a pod that has finished, an object that is being deleted).
-    fact: Option<T>,
+    fact: Option<Arc<T>>,
 }
 
 /// All objects of one kind, by namespace and name, and by an index of its own choice.
 pub struct Table<T> {
     entries: BTreeMap<Key, Entry<T>>,
     index: fn(&T) -> &str,
-    by: HashMap<Box<str>, BTreeSet<Key>>,
+    /// The facts themselves: to look up each of a thousand pods by its name takes longer than to plan with them.
+    by: HashMap<Box<str>, BTreeMap<Key, Arc<T>>>,
     tombstones: VecDeque<(Instant, Arc<str>)>,
     /// UIDs of objects that are gone, and up to which version.
     dead: HashMap<Arc<str>, u64>,
@@ -104,7 +105,12 @@ impl<T> Table<T> {
 
     /// The fact of this name.
     pub fn get(&self, key: &Key) -> Option<&T> {
-        self.entries.get(key)?.fact.as_ref()
+        self.entries.get(key)?.fact.as_deref()
+    }
+
+    /// The version of the object of this name.
+    pub fn version(&self, key: &Key) -> Option<&Version> {
+        self.entries.get(key).map(|entry| &entry.version)
     }
 
     /// Is an object of this name known, even if it counts no longer?
@@ -119,17 +125,17 @@ impl<T> Table<T> {
         self.entries
             .range(first..)
             .take_while(move |(key, _)| key.namespace == namespace)
-            .filter_map(|(key, entry)| Some((key, entry.fact.as_ref()?)))
+            .filter_map(|(key, entry)| Some((key, entry.fact.as_deref()?)))
     }
 
     /// All facts.
     pub fn iter(&self) -> impl Iterator<Item = (&Key, &T)> {
-        self.entries.iter().filter_map(|(key, entry)| Some((key, entry.fact.as_ref()?)))
+        self.entries.iter().filter_map(|(key, entry)| Some((key, entry.fact.as_deref()?)))
     }
 
     /// All facts with this value of the index, by name.
     pub fn by(&self, value: &str) -> impl Iterator<Item = (&Key, &T)> {
-        self.by.get(value).into_iter().flatten().filter_map(|key| Some((key, self.get(key)?)))
+        self.by.get(value).into_iter().flatten().map(|(key, fact)| (key, &**fact))
     }
 
     /// Takes a view of an object, unless what is there is newer. Returns whether it was taken.
@@ -154,10 +160,11 @@ impl<T> Table<T> {
             }
         }
         self.unindex(&key);
+        let fact = fact.map(Arc::new);
         if let Some(fact) = &fact {
             let value = (self.index)(fact);
             if !value.is_empty() {
-                self.by.entry(value.into()).or_default().insert(key.clone());
+                self.by.entry(value.into()).or_default().insert(key.clone(), Arc::clone(fact));
             }
         }
         let uid = version.uid.clone();
@@ -179,7 +186,7 @@ impl<T> Table<T> {
         self.bury(gone.clone(), known.as_ref());
         known?;
         self.unindex(key);
-        self.entries.remove(key)?.fact
+        Arc::into_inner(self.entries.remove(key)?.fact?)
     }
 
     /// A complete list begins.
@@ -206,10 +213,12 @@ impl<T> Table<T> {
     }
 
     fn unindex(&mut self, key: &Key) {
-        let Some(value) = self.entries.get(key).and_then(|e| e.fact.as_ref()).map(|f| (self.index)(f)) else { return };
-        if let Some(keys) = self.by.get_mut(value) {
-            keys.remove(key);
-            if keys.is_empty() {
+        let Some(value) = self.entries.get(key).and_then(|e| e.fact.as_deref()).map(|f| (self.index)(f)) else {
+            return;
+        };
+        if let Some(facts) = self.by.get_mut(value) {
+            facts.remove(key);
+            if facts.is_empty() {
                 self.by.remove(value);
             }
         }
