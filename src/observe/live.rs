@@ -3,14 +3,18 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
+use futures::{StreamExt as _, stream};
 use interlock_core::world::Deployment;
-use kube::{Api, Client, api::ListParams};
+use kube::{
+    Api, Client, Resource as _,
+    api::{ListParams, ObjectList, Request},
+};
 
 use super::{
     Observe,
     cache::{Item, identity},
     facts,
-    object::{BudgetKind, DeploymentKind, Object, PodKind, PolicyKind, ReplicaSetKind, RunKind},
+    object::{BudgetKind, DeploymentKind, Object, PodKind, PodVersionKind, PolicyKind, ReplicaSetKind, RunKind},
     table::{Key, Source, Version},
     watched::Watched,
 };
@@ -20,6 +24,12 @@ const DEADLINE: Duration = Duration::from_secs(30);
 /// Objects per page of a list. A page is converted before the next one is asked for; until then it takes up to 40 KiB of
 /// memory per object.
 const PAGE: u32 = 50;
+/// The same where only versions are read: some two KiB per object.
+const PAGE_OF_VERSIONS: u32 = 250;
+/// With more pods than this that are older in the cache than in the list, all are read.
+const MOST_SINGLE: usize = 100;
+/// Reads of single pods under way at the same time.
+const SIDE_BY_SIDE: usize = 8;
 
 /// A live read that failed.
 #[derive(Debug, thiserror::Error)]
@@ -100,7 +110,7 @@ impl Observe {
         self.drop_unlisted::<ReplicaSetKind>(&seen, &version, |cache| {
             cache.replica_sets.by(&deployment.uid).map(|(key, _)| key.clone()).collect()
         });
-        let (seen, version) = self.list::<PodKind>(client, &key.namespace, &selected, by).await?;
+        let (seen, version) = self.verify_pods(client, &key.namespace, &selected, by).await?;
         self.drop_unlisted::<PodKind>(&seen, &version, |cache| {
             let sets = cache.replica_sets.by(&deployment.uid).map(|(_, r)| r.fact.uid.clone());
             sets.flat_map(|uid| cache.pods.by(&uid).map(|(key, _)| key.clone()).collect::<Vec<_>>()).collect()
@@ -109,6 +119,53 @@ impl Observe {
         let runs = format!("{}={}", super::DEPLOYMENT_LABEL, super::label_value(&key.name));
         self.list::<RunKind>(client, &key.namespace, &ListParams::default().labels(&runs), by).await?;
         Ok(())
+    }
+
+    /// The same as a list of the pods, for less: only their versions are listed, and those pods read of which the watch has
+    /// not brought the same one.
+    async fn verify_pods(
+        &self,
+        client: &Client,
+        namespace: &str,
+        params: &ListParams,
+        by: Option<&Item>,
+    ) -> Result<(BTreeSet<Key>, String), LiveError> {
+        let request = Request::new(Object::<PodVersionKind>::url_path(&(), Some(namespace)));
+        let mut params = params.clone().limit(PAGE_OF_VERSIONS);
+        let (mut seen, mut behind) = (BTreeSet::new(), Vec::new());
+        let version = loop {
+            let ask = request.list_metadata(&params).map_err(kube::Error::BuildRequest)?;
+            let page: ObjectList<Object<PodVersionKind>> = client.request(ask).await?;
+            let listed: Vec<_> = page.items.iter().filter_map(|object| identity(&object.json)).collect();
+            self.with(|cache| {
+                let other = |(key, version): &&(Key, Version)| cache.pods.version(key) != Some(version);
+                behind.extend(listed.iter().filter(other).map(|(key, _)| key.clone()));
+            });
+            seen.extend(listed.into_iter().map(|(key, _)| key));
+            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => params.continue_token = Some(token),
+                None => break page.metadata.resource_version.unwrap_or_default(),
+            }
+        };
+        if behind.len() > MOST_SINGLE {
+            params.continue_token = None;
+            return self.list::<PodKind>(client, namespace, &params, by).await;
+        }
+        let api: Api<Object<PodKind>> = Api::namespaced(client.clone(), namespace);
+        let mut reads = stream::iter(behind)
+            .map(|key| {
+                let api = api.clone();
+                async move { (api.get_opt(&key.name).await, key) }
+            })
+            .buffer_unordered(SIDE_BY_SIDE);
+        while let Some((pod, key)) = reads.next().await {
+            match pod? {
+                Some(pod) => self.take(&pod, Source::Call, by),
+                // Deleted since: as if it had not been listed.
+                None => drop(seen.remove(&key)),
+            }
+        }
+        Ok((seen, version))
     }
 
     async fn list<K: Watched>(

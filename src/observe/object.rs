@@ -49,6 +49,8 @@ kinds! {
     ReplicaSetKind = "apps", "v1", "ReplicaSet", "replicasets", shape::WHOLE;
     /// Pods, slim.
     PodKind = "", "v1", "Pod", "pods", shape::POD;
+    /// Pods, of which only the version matters.
+    PodVersionKind = "", "v1", "Pod", "pods", shape::VERSION;
     /// PodDisruptionBudgets.
     BudgetKind = "policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", shape::WHOLE;
     /// HookPolicies.

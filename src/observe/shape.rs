@@ -45,6 +45,17 @@ const METADATA: Shape = Shape::Fields(&[
     ),
 ]);
 
+/// Only who it is and which version.
+pub(super) const VERSION: Shape = Shape::Fields(&[(
+    "metadata",
+    Shape::Fields(&[
+        ("name", Shape::All),
+        ("namespace", Shape::All),
+        ("uid", Shape::All),
+        ("resourceVersion", Shape::All),
+    ]),
+)]);
+
 /// A custom resource, or a workload whose template must be kept whole.
 pub(super) const WHOLE: Shape = Shape::Fields(&[("metadata", METADATA), ("spec", Shape::All), ("status", Shape::All)]);
 
