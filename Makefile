@@ -54,12 +54,12 @@ lint: tools-check $(DENY) ## Formatting, lints, licences
 .PHONY: test-core
 test-core: tools-check ## The pure planner: rules, properties, simulated clusters
 	$(call say,core)
-	@cargo test --locked --package interlock-core --features schema
+	@cargo test --locked --profile story --package interlock-core --features schema
 
 .PHONY: test-planted
 test-planted: tools-check ## Faults that are planted on purpose, each to be caught by a test of its name
 	$(call say,planted faults)
-	@cargo test --locked --package interlock-core --features planted --test planted
+	@cargo test --locked --profile story --package interlock-core --features planted --test planted
 	@! cargo tree --locked --package interlock --edges normal,features --invert interlock-core | grep planted
 
 .PHONY: test-unit

@@ -265,7 +265,7 @@ fn checks(summary: &Summary, rounds: &[Round]) -> Vec<Check> {
     }
     checks.extend([
         check("writes per pod", worst(own().map(|o| o.pod_writes_per_pod)), 1.0),
-        check("other writes of a run", worst(own().map(|o| o.other_writes as f64)), 20.0),
+        check("other writes of a run", worst(own().map(|o| o.other_writes as f64)), 25.0),
         check("refused writes", worst(own().map(|o| o.refused.values().sum::<usize>() as f64)), 0.0),
         check("pods created", worst(of(case, rounds, Contender::Interlock).map(|r| r.pods_created as f64)), 0.0),
         check("peak RSS in MiB", worst(own().map(|o| o.peak_rss_mib)), 20.0),

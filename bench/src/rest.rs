@@ -52,7 +52,6 @@ pub(crate) async fn measure(stage: &Stage, sizes: &[usize], quick: bool, say: Sa
     workload::namespace(&stage.client, NAMESPACE).await?;
     governed::policy(&stage.client, NAMESPACE).await?;
     let controller = started(stage).await?;
-    governed::enforced(&stage.client, NAMESPACE).await?;
     sleep(SETTLE).await;
     let empty = controller.process.resident_kib()?;
     say.line(format_args!("at rest without pods: {:.1} MiB", kib(empty)));

@@ -12,6 +12,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use devcluster::{Cluster, Component, Event, Mark, Options};
+use interlock::install::{InstallOptions, manifests};
 use kube::Client;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
@@ -46,6 +47,18 @@ pub(crate) struct Controller {
     address: SocketAddr,
     /// The process.
     pub(crate) process: Process,
+}
+
+/// The variables that the shipped Deployment sets to a value: how memory is taken and given back is among them.
+fn shipped_env() -> Result<Vec<(String, String)>> {
+    let options = InstallOptions { image: Some("interlock".to_owned()), ..InstallOptions::default() };
+    let objects = manifests(&options)?;
+    let lists = objects.iter().filter_map(|o| o.pointer("/spec/template/spec/containers/0/env")?.as_array());
+    let value = |variable: &serde_json::Value| {
+        let text = |field: &str| variable.get(field)?.as_str().map(str::to_owned);
+        Some((text("name")?, text("value")?))
+    };
+    Ok(lists.flatten().filter_map(value).collect())
 }
 
 impl Stage {
@@ -86,7 +99,12 @@ impl Stage {
         if let Some(namespace) = namespace {
             command.args(["--namespace", namespace]);
         }
-        command.env("KUBECONFIG", &kubeconfig).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        command
+            .envs(shipped_env()?)
+            .env("KUBECONFIG", &kubeconfig)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log);
         let child = command.kill_on_drop(true).spawn().context("interlock run cannot be started")?;
         let process = Process(child.id().context("the controller ended at once")?);
         Ok(Controller { child, address, process })
