@@ -99,7 +99,9 @@ impl<'a> Lint<'a> {
                 self.check(spec.deployment.uid == self.w.deployment.uid, || {
                     format!("run {name} of another Deployment")
                 });
-                self.check(self.w.runs.iter().all(|r| r.spec.sequence < spec.sequence), || {
+                // There is no number after the last one.
+                let last = |n: i64| n < spec.sequence || n == i64::MAX;
+                self.check(self.w.runs.iter().all(|r| last(r.spec.sequence)), || {
                     format!("run {name} does not come last")
                 });
             }
