@@ -112,6 +112,8 @@ impl Node {
                         "terminationGracePeriodSeconds": 3,
                         "containers": [{
                             "name": "c", "image": image,
+                            // Without a request a container gets next to no CPU while a build runs beside the test.
+                            "resources": {"requests": {"cpu": "50m"}},
                             "readinessProbe": {"httpGet": {"path": "/ready", "port": 8080}, "periodSeconds": 1},
                         }],
                     },
