@@ -112,8 +112,9 @@ impl Node {
                         "terminationGracePeriodSeconds": 3,
                         "containers": [{
                             "name": "c", "image": image,
-                            // Without a request a container gets next to no CPU while a build runs beside the test.
-                            "resources": {"requests": {"cpu": "50m"}},
+                            // Without a request a container gets next to no CPU while a build runs beside the test. Small: the
+                            // pods of all tests stay until the end and share what the node has.
+                            "resources": {"requests": {"cpu": "20m"}},
                             "readinessProbe": {"httpGet": {"path": "/ready", "port": 8080}, "periodSeconds": 1},
                         }],
                     },
