@@ -54,12 +54,12 @@ lint: tools-check $(DENY) ## Formatting, lints, licences
 .PHONY: test-core
 test-core: tools-check ## The pure planner: rules, properties, simulated clusters
 	$(call say,core)
-	@cargo test --locked --profile story --package interlock-core --features schema
+	@cargo test --locked --package interlock-core --features schema
 
 .PHONY: test-planted
 test-planted: tools-check ## Faults that are planted on purpose, each to be caught by a test of its name
 	$(call say,planted faults)
-	@cargo test --locked --profile story --package interlock-core --features planted --test planted
+	@cargo test --locked --package interlock-core --features planted --test planted
 	@! cargo tree --locked --package interlock --edges normal,features --invert interlock-core | grep planted
 
 .PHONY: test-unit
@@ -70,7 +70,7 @@ test-unit: tools-check ## The shell, in process
 .PHONY: test-inproc
 test-inproc: tools-check ## The whole controller against an API server in the same process, under paused time
 	$(call say,in process)
-	@cargo test --locked --profile story --package inproc
+	@cargo test --locked --package inproc
 
 .PHONY: test-cluster
 test-cluster: tools-check cluster-binaries node-binaries ## On real control planes, and on a real node where the machine allows it
@@ -88,9 +88,9 @@ test-long-all:
 	$(call say,simulated stories)
 	@STORIES=10000 cargo test --locked --release --package interlock-core --features schema --test fuzz -- --nocapture
 	$(call say,in process)
-	@INTERLOCK_LONG=1 cargo test --locked --profile story --package inproc -- --nocapture
+	@INTERLOCK_LONG=1 cargo test --locked --package inproc -- --nocapture
 	$(call say,every state of the models)
-	@INTERLOCK_LONG=1 cargo test --locked --profile story --package interlock-core --features schema --test model -- --nocapture --test-threads=1
+	@INTERLOCK_LONG=1 cargo test --locked --package interlock-core --features schema --test model -- --nocapture --test-threads=1
 	$(call say,on a real control plane)
 	@INTERLOCK_LONG=1 SEEDS=1..301 cargo test --locked --package interlock --test e2e -- --nocapture random:: crashes:: killed:: watches:: two::
 

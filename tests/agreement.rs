@@ -1,6 +1,8 @@
 //! Selection and trigger exist twice: in CEL (`deploy/hold.yaml`) and in Rust (`core/src/select.rs`). Some hundred generated
 //! cases go through the real API server, and both must give the same verdict: held or not, and by whom.
 
+#[path = "agreement/hooks.rs"]
+mod hooks;
 #[path = "admission/place.rs"]
 #[allow(dead_code, reason = "shared with the admission tests")]
 mod place;

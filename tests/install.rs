@@ -215,6 +215,53 @@ async fn uninstall_revert_puts_back_template_and_pods() {
     gone(&client, &deployments).await;
 }
 
+/// With the gate a pod is ready only when a controller says so. When Interlock goes, nobody would.
+#[tokio::test]
+async fn uninstall_leaves_no_pod_behind_its_readiness_gate() {
+    use interlock_core::api::names::{READINESS_GATE, READINESS_GATE_LABEL};
+    let (_turn, _, client) = turn().await;
+    install(&client, &InstallOptions { readiness_gate: true, ..InstallOptions::default() }).await.unwrap();
+    let object: Namespace =
+        serde_json::from_value(json!({"metadata": {"name": "gated", "labels": {(READINESS_GATE_LABEL): "enabled"}}}))
+            .unwrap();
+    Api::all(client.clone()).create(&PostParams::default(), &object).await.unwrap();
+    let pods: Api<Pod> = Api::namespaced(client.clone(), "gated");
+    let gated = |pod: &Pod| {
+        let mut gates = pod.spec.iter().flat_map(|spec| spec.readiness_gates.iter().flatten());
+        gates.any(|gate| gate.condition_type == READINESS_GATE)
+    };
+    let pod = json!({
+        "metadata": {"generateName": "web-", "ownerReferences": [
+            {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "u", "controller": true},
+        ]},
+        "spec": {"containers": [{"name": "app", "image": "app:1"}]},
+    });
+    let pod = serde_json::from_value(pod).unwrap();
+    let probe = PostParams { dry_run: true, field_manager: None };
+    until("the gate is in force", async || gated(&pods.create(&probe, &pod).await.unwrap()).then_some(())).await;
+    let set: k8s_openapi::api::apps::v1::ReplicaSet = serde_json::from_value(json!({
+        "metadata": {"name": "set"},
+        "spec": {"replicas": 1, "selector": {"matchLabels": {"app": "web"}}, "template": {
+            "metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "app", "image": "app:1"}]},
+        }},
+    }))
+    .unwrap();
+    Api::namespaced(client.clone(), "gated").create(&PostParams::default(), &set).await.unwrap();
+    let name = until("a pod with the gate", async || {
+        let list = pods.list(&ListParams::default()).await.unwrap();
+        list.items.iter().find(|pod| gated(pod)).map(kube::ResourceExt::name_any)
+    })
+    .await;
+
+    let lines = uninstall(&client, &removal(OnUninstall::Release)).await.unwrap();
+    assert!(text(&lines).contains(&format!("pod/{name} -n gated set ready")), "{}", text(&lines));
+    let status = pods.get(&name).await.unwrap().status.unwrap();
+    let condition = status.conditions.into_iter().flatten().find(|c| c.type_ == READINESS_GATE).unwrap();
+    assert_eq!(condition.status, "True");
+    until("new pods have no gate", async || (!gated(&pods.create(&probe, &pod).await.unwrap())).then_some(())).await;
+    Api::<Namespace>::all(client.clone()).delete("gated", &DeleteParams::default()).await.unwrap();
+}
+
 #[tokio::test]
 async fn a_namespace_that_was_there_before_stays() {
     let (_turn, _, client) = turn().await;

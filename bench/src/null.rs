@@ -108,7 +108,7 @@ fn baseline(pod: &Pod) -> Baseline {
             image_id: status.image_id,
             restarts: status.restarts,
         };
-        (c.name.clone(), was)
+        (c.name.clone(), Box::new(was))
     });
     Baseline { target: String::new(), generation: pod.generation, at: now(), tries: 1, quiet: true, was: was.collect() }
 }

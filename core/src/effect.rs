@@ -1,15 +1,15 @@
 //! The closed vocabulary of what a plan may ask for. Each effect carries the precondition under which it is right;
 //! one that lost its precondition is planned again, never written again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
 use crate::{
     api::{
         condition::Status,
-        policy::Phase,
-        run::{HookRunSpec, HookRunStatus},
+        hook::{HttpHook, JobHook, PatchHook, Phase, PrePullHook, WaitForHook},
+        run::{HookRunSpec, HookRunStatus, ObjectRef},
     },
     time::Time,
 };
@@ -54,6 +54,18 @@ pub enum Effect {
         /// Operations.
         patch: Value,
     },
+    /// Set the condition of [`crate::api::names::READINESS_GATE`] in a pod's status (strategic merge, by type).
+    /// Precondition: the UID. One that arrives late is put right by the next plan.
+    SetReadinessGate {
+        /// Name.
+        name: String,
+        /// UID.
+        uid: String,
+        /// True: the pod may serve.
+        open: bool,
+        /// Since when.
+        since: Time,
+    },
     /// Create an empty or full ReplicaSet. Precondition: no ReplicaSet of this name.
     CreateReplicaSet {
         /// What it is for.
@@ -61,7 +73,8 @@ pub enum Effect {
         /// The whole object.
         object: Value,
     },
-    /// JSON patch of a ReplicaSet: the commit, or the return of a woken one to 0.
+    /// JSON patch of a ReplicaSet: the commit, the return of a woken one to 0, or the number of replicas that the Deployment
+    /// controller left unsaid.
     PatchReplicaSet {
         /// Name.
         name: String,
@@ -93,7 +106,7 @@ pub enum Effect {
         conditions: BTreeMap<String, Mirror>,
     },
     /// Start one attempt of a hook, unless one with this key runs.
-    StartHook(HookCall),
+    StartHook(Box<HookCall>),
     /// Stop the attempts of these keys that still run.
     CancelHooks(Vec<String>),
     /// Tell people.
@@ -116,6 +129,7 @@ impl Effect {
             Self::RecordStatus { run, .. } => Some(format!("status/{run}")),
             Self::PatchPod { name, .. } => Some(format!("pod/{name}")),
             Self::ResizePod { name, .. } => Some(format!("resize/{name}")),
+            Self::SetReadinessGate { name, .. } => Some(format!("gate/{name}")),
             Self::CreateReplicaSet { object, .. } => {
                 let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
                 Some(format!("replicaset/{name}"))
@@ -168,18 +182,58 @@ pub struct Mirror {
 /// One attempt of a hook, complete.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HookCall {
-    /// Idempotency key: a function of run UID, phase, hook and attempt.
+    /// Idempotency key: a function of run UID, phase, hook, pod UID (or number of the failure) and attempt.
     pub key: String,
     /// Name of the hook.
     pub hook: String,
     /// Its phase.
     pub phase: Phase,
+    /// Namespace of everything that the attempt touches.
+    pub namespace: String,
+    /// The Deployment.
+    pub deployment: ObjectRef,
     /// The attempt, from 1.
     pub attempt: i64,
-    /// Absolute URL.
-    pub url: String,
-    /// Seconds that the attempt may take.
+    /// The run, which owns whatever the attempt makes.
+    pub run: ObjectRef,
+    /// The pod, in a phase that runs for each pod.
+    pub pod: Option<ObjectRef>,
+    /// What is done.
+    pub call: Call,
+    /// Seconds that the attempt may take, from `started_at`.
     pub timeout_seconds: i64,
-    /// The facts of the update, as JSON.
-    pub body: Value,
+    /// When the intent was recorded.
+    pub started_at: Time,
+    /// The facts of the update, as JSON (docs/hooks.md).
+    pub facts: Value,
+}
+
+/// What an attempt does, complete.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Call {
+    /// An HTTP request, or several with `repeatUntil`.
+    Http(HttpHook),
+    /// A Job, made once under a name that is a function of the key, and awaited.
+    Job(JobHook),
+    /// Pulls images to the nodes that run pods with these labels.
+    PrePull {
+        /// How.
+        hook: PrePullHook,
+        /// The images.
+        images: BTreeSet<String>,
+        /// Names of the pull secrets of the new template.
+        pull_secrets: BTreeSet<String>,
+        /// `spec.selector.matchLabels` of the Deployment.
+        match_labels: BTreeMap<String, String>,
+    },
+    /// Awaits a state of an object.
+    WaitFor(WaitForHook),
+    /// Changes labels and annotations, of the Deployment or of `pod`. With `undoOnRevert` what was there before goes into
+    /// annotation `interlock.dev/undo` of the object in the same write.
+    Patch(PatchHook),
+    /// Puts back what a [`Call::Patch`] of the same hook and run replaced, as that annotation says; nothing if it says
+    /// nothing, or if the object is gone. The key is not that of the patch.
+    Undo(PatchHook),
+    /// Awaits that no EndpointSlice shows `pod` as ready, by live reads. Its result is not recorded.
+    Drained,
 }

@@ -8,6 +8,7 @@ pub mod classify;
 pub mod effect;
 pub mod image;
 pub mod lint;
+pub mod news;
 pub mod order;
 pub mod plan;
 pub mod planted;

@@ -9,11 +9,12 @@ use serde_json::Value;
 
 use crate::{
     api::{
+        hook::Phase,
         names,
-        run::{HookRunStatus, WayKind},
+        run::{HookRunStatus, Step, WayKind},
     },
-    effect::{DeploymentPurpose, Effect, HookCall},
-    plan::{Plan, hook_key},
+    effect::{Call, DeploymentPurpose, Effect, HookCall},
+    plan::{Plan, hook_key, hook_passed, pod_mark},
     template::Template,
     world::{Pod, ReplicaSet, Run, World},
 };
@@ -81,11 +82,9 @@ impl<'a> Lint<'a> {
             return;
         }
         self.check(status.waiting_for.is_none(), || format!("run {run} has ended and waits"));
-        self.check(
-            status.ended.as_ref().is_some_and(|e| e.outcome == crate::api::run::Outcome::Succeeded)
-                || status.steps.iter().all(|s| s.outcome.is_some()),
-            || format!("run {run} has ended with a hook that is open"),
-        );
+        self.check(status.steps.iter().all(|s| s.outcome.is_some()), || {
+            format!("run {run} has ended with a hook that is open")
+        });
     }
 
     fn effect(&mut self, effect: &'a Effect) {
@@ -98,11 +97,6 @@ impl<'a> Lint<'a> {
                 );
                 self.check(spec.deployment.uid == self.w.deployment.uid, || {
                     format!("run {name} of another Deployment")
-                });
-                // There is no number after the last one.
-                let last = |n: i64| n < spec.sequence || n == i64::MAX;
-                self.check(self.w.runs.iter().all(|r| last(r.spec.sequence)), || {
-                    format!("run {name} does not come last")
                 });
             }
             Effect::RecordStatus { run, resource_version, status } => {
@@ -118,6 +112,15 @@ impl<'a> Lint<'a> {
             }
             Effect::PatchPod { name, patch } => self.pod(name, patch, &["/metadata/", "/spec/"]),
             Effect::ResizePod { name, patch } => self.pod(name, patch, &["/spec/"]),
+            Effect::SetReadinessGate { name, uid, open, since: _ } => {
+                let pod = self.w.pods.iter().find(|p| p.name == *name && p.uid == *uid);
+                self.check(pod.is_some_and(|p| p.gate == Some(!open)), || {
+                    format!("pod {name}: its readiness gate is not there, or says this already")
+                });
+                self.check(!open || pod.is_some_and(|p| p.containers_ready), || {
+                    format!("pod {name} serves before its containers are ready")
+                });
+            }
             Effect::CreateReplicaSet { object, purpose: _ } => self.made(object),
             Effect::PatchReplicaSet { name, patch } => self.replica_set(name, patch),
             Effect::DeleteReplicaSet { name, uid, resource_version } => self.deleted(name, uid, resource_version),
@@ -142,6 +145,34 @@ impl<'a> Lint<'a> {
         let generation = operations(patch)
             .any(|o| op(o) == "test" && path(o) == "/metadata/generation" && o["value"] == pod.generation);
         self.check(!restarts || generation, || format!("pod {name}: a restart without a test of its generation"));
+        if restarts {
+            self.prepared(pod, patch);
+        }
+    }
+
+    /// No container of a pod is replaced before its hooks are through, by what is stored, and it has been taken out of service
+    /// where that is asked for.
+    fn prepared(&mut self, pod: &Pod, patch: &Value) {
+        let Some(run) = self.active().filter(|r| self.d().held() && r.status.ended.is_none()) else { return };
+        let record = operations(patch).find(|o| path(o).ends_with("/interlock.dev~1update"));
+        let record = record.and_then(|o| serde_json::from_str::<crate::world::Baseline>(o["value"].as_str()?).ok());
+        let runs_it = self.w.replica_sets.iter().any(|s| s.uid == pod.owner && s.template == run.spec.new_template);
+        if record.is_none_or(|b| b.target != run.spec.target) || runs_it && run.status.commit.is_none() {
+            return;
+        }
+        let update = &run.spec.settings.update;
+        self.check(!(update.drain.readiness_gate && pod.containers_ready) || pod.gate != Some(true), || {
+            format!("pod {}: a restart while it serves", pod.name)
+        });
+        let marked = run.status.pod_hooks_done.contains(&pod_mark(&pod.uid));
+        for hook in run.spec.settings.hooks.iter().filter(|h| h.phase == Phase::PrePod && !marked) {
+            let of_it =
+                |s: &&Step| s.hook == hook.name && s.phase == hook.phase && s.pod_uid.as_ref() == Some(&pod.uid);
+            let last = run.status.steps.iter().rev().find(of_it);
+            self.check(last.is_some_and(|s| hook_passed(hook, s)), || {
+                format!("pod {}: a restart before hook {} is through", pod.name, hook.name)
+            });
+        }
     }
 
     /// Every path that is changed lies within what may be changed and, where it is there already, is tested first.
@@ -195,6 +226,14 @@ impl<'a> Lint<'a> {
                 && operations(patch).all(|o| op(o) == "test" || o["value"] == 0);
             self.check(right, || format!("ReplicaSet {name} is scaled by us"));
             self.check(set.template != self.d().template, || format!("ReplicaSet {name} is wanted, and goes to sleep"));
+            return;
+        }
+        let desired = "/metadata/annotations/deployment.kubernetes.io~1desired-replicas";
+        if operations(patch).any(|o| op(o) == "replace" && path(o) == desired) {
+            self.tested(name, patch, &set.uid, &[desired], |path| path == desired);
+            self.check(!self.d().held() && set.replicas == self.d().replicas, || {
+                format!("ReplicaSet {name} is told another number than it has")
+            });
             return;
         }
         let revision = "/metadata/annotations/deployment.kubernetes.io~1revision";
@@ -284,12 +323,23 @@ impl<'a> Lint<'a> {
 
     /// The intent is stored before the call.
     fn hook(&mut self, call: &HookCall) {
+        if call.call == Call::Drained {
+            let pod = self.w.pods.iter().find(|p| call.pod.as_ref().is_some_and(|c| c.uid == p.uid));
+            self.check(pod.is_some_and(|p| p.gate == Some(false)), || format!("{} awaits a pod that serves", call.key));
+            let forgotten = self.plan.effects.contains(&Effect::CancelHooks(vec![call.key.clone()]));
+            self.check(forgotten || !self.w.attempts.contains_key(&call.key), || format!("{} again", call.key));
+            return;
+        }
+        if call.key.rsplit_once('.').is_some_and(|(_, last)| last == "undo") {
+            let reverting = self.active().is_some_and(|r| r.status.stall.as_ref().is_some_and(|s| s.reverting));
+            self.check(reverting, || format!("{} without a revert", call.key));
+            return;
+        }
         let open = self.active().is_some_and(|run| {
-            run.status.steps.iter().any(|s| {
-                s.outcome.is_none()
-                    && hook_key(&run.uid, s.phase, &s.hook, s.attempt) == call.key
-                    && s.hook == call.hook
-            })
+            run.status
+                .steps
+                .iter()
+                .any(|s| s.outcome.is_none() && hook_key(&run.uid, s) == call.key && s.hook == call.hook)
         });
         self.check(open, || format!("hook {} is called before its intent is stored", call.key));
         self.check(!self.w.attempts.contains_key(&call.key), || format!("hook {} is called again", call.key));

@@ -19,7 +19,7 @@ pub enum Bug {
     /// Marks of a hold are believed whatever generation they name. Admission has this rule, so the simulated one has
     /// the fault; for the real one see `tests/admission`.
     MarksOfAnyGeneration,
-    /// A ReplicaSet that is made again carries the Deployment controller's `desired-replicas` of before.
+    /// A ReplicaSet that is made again carries the Deployment controller's `desired-replicas` of before, and nobody puts it right.
     StaleDesiredReplicas,
     /// The patch of a pod tests nothing.
     PodPrecondition,

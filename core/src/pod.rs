@@ -189,24 +189,22 @@ pub fn stage(pod: &Pod, differs: bool, min_ready_seconds: i64, tolerance: &Toler
         }
     }
     let (failing, wake) = match failing(pod, tolerance, now) {
-        Evidence::None => (
-            None,
-            pod.baseline
-                .as_ref()
-                .filter(|_| folded_candidate(pod))
-                .map(|b| b.at.plus_seconds(FOLDED_AFTER_SECONDS))
-                .filter(|at| *at > now),
-        ),
+        Evidence::None => (None, folded_at(pod).filter(|at| *at > now)),
         Evidence::Believed(why) => (Some(why), None),
         Evidence::Until(at) => (None, Some(at)),
     };
     Stage::Moving { wake, failing }
 }
 
+/// Is it ready? Right after its readiness gate was shut its status still says so.
+pub const fn serves(pod: &Pod) -> bool {
+    pod.ready && !matches!(pod.gate, Some(false))
+}
+
 /// When the pod is (or becomes) available: ready for `minReadySeconds`, counted from the start of its youngest
 /// container, since `Ready` need not flip when a container without a probe is replaced. `None`: not ready.
 pub fn available_at(pod: &Pod, min_ready_seconds: i64) -> Option<Time> {
-    if !pod.ready {
+    if !serves(pod) {
         return None;
     }
     if min_ready_seconds <= 0 {
@@ -332,14 +330,23 @@ fn folded_candidate(pod: &Pod) -> bool {
     })
 }
 
-enum Evidence {
+/// When a container that is still the one of before counts as the wanted one, if it ever does.
+pub fn folded_at(pod: &Pod) -> Option<Time> {
+    pod.baseline.as_ref().filter(|_| folded_candidate(pod)).map(|b| b.at.plus_seconds(FOLDED_AFTER_SECONDS))
+}
+
+/// What a pod says of its own failure.
+pub(crate) enum Evidence {
+    /// Nothing.
     None,
+    /// Something that is believed from then on.
     Until(Time),
+    /// Why it is believed.
     Believed(String),
 }
 
 /// Is a container of the wanted image failing, by its own words?
-fn failing(pod: &Pod, tolerance: &Tolerance, now: Time) -> Evidence {
+pub(crate) fn failing(pod: &Pod, tolerance: &Tolerance, now: Time) -> Evidence {
     let since = pod.baseline.as_ref().map_or(pod.created, |b| b.at);
     let seen = pod.baseline.as_ref().is_none_or(|b| pod.observed_generation > b.generation);
     if !seen {

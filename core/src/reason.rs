@@ -9,6 +9,8 @@ pub enum Reason {
     AnnotationInvalid,
     /// Annotations that an undo dropped were put back.
     AnnotationsRestored,
+    /// A person has to approve.
+    Approval,
     /// Nothing was held; this is what would have happened.
     Audited,
     /// The acknowledgement of the Deployment controller is awaited.
@@ -29,6 +31,8 @@ pub enum Reason {
     Conflicting,
     /// No progress within the deadline.
     DeadlineExceeded,
+    /// A decision has no effect.
+    DecisionRefused,
     /// The update is held.
     Held,
     /// A hook failed, and its update with it.
@@ -45,6 +49,8 @@ pub enum Reason {
     MissedHold,
     /// There is no hook of this phase.
     NoHooks,
+    /// Pods without the readiness gate are updated without being drained first.
+    NoReadinessGate,
     /// The change cannot go in place and the policy allows nothing else.
     NotInPlace,
     /// The change does not count under the policy.
@@ -55,6 +61,8 @@ pub enum Reason {
     Partitioned,
     /// It has not begun.
     Pending,
+    /// Hooks of single pods cannot run on the native way.
+    PodHooksSkipped,
     /// A pod fails.
     PodFailing,
     /// Pods are changing.
@@ -87,6 +95,8 @@ pub enum Reason {
     Slot,
     /// It succeeded.
     Succeeded,
+    /// More pods than hooks of single pods can be recorded for.
+    TooManyPods,
     /// A newer template replaced it.
     Superseded,
     /// The user has paused the Deployment.
@@ -95,10 +105,11 @@ pub enum Reason {
 
 impl Reason {
     /// All of them.
-    pub const ALL: [Self; 44] = [
+    pub const ALL: [Self; 49] = [
         Self::Aborted,
         Self::AnnotationInvalid,
         Self::AnnotationsRestored,
+        Self::Approval,
         Self::Audited,
         Self::Barrier,
         Self::BarrierTimeout,
@@ -109,6 +120,7 @@ impl Reason {
         Self::Completing,
         Self::Conflicting,
         Self::DeadlineExceeded,
+        Self::DecisionRefused,
         Self::Held,
         Self::HookFailed,
         Self::HookRunning,
@@ -117,11 +129,13 @@ impl Reason {
         Self::InProgress,
         Self::MissedHold,
         Self::NoHooks,
+        Self::NoReadinessGate,
         Self::NotInPlace,
         Self::NotTriggered,
         Self::OrderCycle,
         Self::Partitioned,
         Self::Pending,
+        Self::PodHooksSkipped,
         Self::PodFailing,
         Self::Updating,
         Self::PolicyInvalid,
@@ -138,6 +152,7 @@ impl Reason {
         Self::Reverting,
         Self::Slot,
         Self::Succeeded,
+        Self::TooManyPods,
         Self::Superseded,
         Self::UserPaused,
     ];
@@ -153,6 +168,7 @@ impl Reason {
             Self::Aborted => "Aborted",
             Self::AnnotationInvalid => "AnnotationInvalid",
             Self::AnnotationsRestored => "AnnotationsRestored",
+            Self::Approval => "Approval",
             Self::Audited => "Audited",
             Self::Barrier => "Barrier",
             Self::BarrierTimeout => "BarrierTimeout",
@@ -163,6 +179,7 @@ impl Reason {
             Self::Completing => "Completing",
             Self::Conflicting => "Conflicting",
             Self::DeadlineExceeded => "DeadlineExceeded",
+            Self::DecisionRefused => "DecisionRefused",
             Self::Held => "Held",
             Self::HookFailed => "HookFailed",
             Self::HookRunning => "HookRunning",
@@ -171,11 +188,13 @@ impl Reason {
             Self::InProgress => "InProgress",
             Self::MissedHold => "MissedHold",
             Self::NoHooks => "NoHooks",
+            Self::NoReadinessGate => "NoReadinessGate",
             Self::NotInPlace => "NotInPlace",
             Self::NotTriggered => "NotTriggered",
             Self::OrderCycle => "OrderCycle",
             Self::Partitioned => "Partitioned",
             Self::Pending => "Pending",
+            Self::PodHooksSkipped => "PodHooksSkipped",
             Self::PodFailing => "PodFailing",
             Self::Updating => "Updating",
             Self::PolicyInvalid => "PolicyInvalid",
@@ -192,6 +211,7 @@ impl Reason {
             Self::Reverting => "Reverting",
             Self::Slot => "Slot",
             Self::Succeeded => "Succeeded",
+            Self::TooManyPods => "TooManyPods",
             Self::Superseded => "Superseded",
             Self::UserPaused => "UserPaused",
         }

@@ -1,10 +1,14 @@
 //! What can be wrong with a policy although the API server stored it, and with hooks that stand in an annotation,
 //! which no schema guards.
 
+mod hook;
+
 use std::collections::{BTreeMap, BTreeSet};
 
+pub use hook::{hooks, own_header, own_hooks};
+
 use crate::{
-    api::policy::{Component, Hook, HookPolicySpec, HttpHook, WaitHook},
+    api::policy::{Component, HookPolicySpec},
     select,
 };
 
@@ -83,76 +87,6 @@ pub fn policy(spec: &HookPolicySpec) -> Vec<Problem> {
     }
     problems.extend(hooks(&spec.hooks));
     problems
-}
-
-/// The most hooks of one policy or annotation; the schema says the same.
-const MOST_HOOKS: usize = 32;
-
-/// Everything that is wrong with a list of hooks: the rules of the schema, for hooks that no schema has seen.
-pub fn hooks(hooks: &[Hook]) -> Vec<Problem> {
-    let mut problems = Vec::new();
-    if hooks.len() > MOST_HOOKS {
-        let message = format!("{} hooks are too many: at most {MOST_HOOKS}", hooks.len());
-        problems.push(Problem::new(Reason::InvalidHook, message));
-    }
-    if let Some(name) = duplicate(hooks.iter().map(|hook| hook.name.as_str())) {
-        problems.push(Problem::new(Reason::DuplicateName, format!("hook `{name}` stands there twice")));
-    }
-    for hook in hooks {
-        if let Err(message) = check(hook) {
-            let name = hook.name.chars().take(63).collect::<String>();
-            problems.push(Problem::new(Reason::InvalidHook, format!("hook `{name}`: {message}")));
-        }
-    }
-    problems
-}
-
-fn check(hook: &Hook) -> Result<(), String> {
-    let Hook { name, phase: _, http, wait, timeout_seconds, retries, backoff_seconds, failure: _ } = hook;
-    let edge = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
-    if name.is_empty()
-        || name.len() > 63
-        || !name.chars().all(|c| edge(c) || c == '-')
-        || !name.starts_with(edge)
-        || !name.ends_with(edge)
-    {
-        return Err("its name must be 1 to 63 lower case letters, digits and `-`, and begin and end with a letter or \
-                    digit"
-            .to_owned());
-    }
-    range("timeoutSeconds", *timeout_seconds, 1, 86_400)?;
-    range("retries", *retries, 0, 100)?;
-    range("backoffSeconds", *backoff_seconds, 0, 300)?;
-    match (http, wait) {
-        (Some(HttpHook { url }), None) => check_url(url),
-        (None, Some(WaitHook { seconds })) => range("wait.seconds", *seconds, 0, 86_400),
-        (None, None) | (Some(_), Some(_)) => Err("exactly one of http and wait must be given".to_owned()),
-    }
-}
-
-fn range(field: &str, value: i64, least: i64, most: i64) -> Result<(), String> {
-    if (least..=most).contains(&value) {
-        Ok(())
-    } else {
-        Err(format!("{field} is {value}, but must be from {least} to {most}"))
-    }
-}
-
-fn check_url(url: &str) -> Result<(), String> {
-    let rest = url
-        .strip_prefix("http://")
-        .or_else(|| url.strip_prefix("https://"))
-        .ok_or("http.url must begin with http:// or https://")?;
-    let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
-    if url.len() > 2048 {
-        Err("http.url is longer than 2048 characters".to_owned())
-    } else if url.chars().any(|c| c.is_whitespace() || c.is_control()) {
-        Err("http.url contains white space or control characters".to_owned())
-    } else if host.is_empty() || host.contains('@') {
-        Err("http.url needs a host, without user or password".to_owned())
-    } else {
-        Ok(())
-    }
 }
 
 fn duplicate<'a>(names: impl Iterator<Item = &'a str>) -> Option<&'a str> {

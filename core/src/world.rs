@@ -7,8 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     api::{
+        hook::Hook,
         names,
-        policy::{Hook, HookPolicySpec},
+        policy::HookPolicySpec,
         run::{HookRunSpec, HookRunStatus, StepOutcome},
     },
     template::Template,
@@ -238,6 +239,14 @@ pub struct Pod {
     pub resize: Option<Resize>,
     /// Is it bound to a node?
     pub scheduled: bool,
+    /// Name of its node; empty before it has one.
+    pub node: String,
+    /// Its IP; empty before it has one.
+    pub ip: String,
+    /// `metadata.finalizers`.
+    pub finalizers: Vec<String>,
+    /// Has it [`names::READINESS_GATE`] among its readiness gates, and is that condition True?
+    pub gate: Option<bool>,
 }
 
 /// State of a resize of a pod.
@@ -350,9 +359,9 @@ pub struct Baseline {
     /// No earlier change of this pod was in flight.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub quiet: bool,
-    /// Per changed container: what was there before.
+    /// Per changed container: what was there before. Boxed, since a map makes room for eleven at once.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub was: BTreeMap<String, Was>,
+    pub was: BTreeMap<String, Box<Was>>,
 }
 
 const fn once() -> i64 {
@@ -393,6 +402,8 @@ pub struct Policy {
     pub created: Time,
     /// Its spec, or why it cannot be read.
     pub spec: Result<HookPolicySpec, String>,
+    /// What is wrong with its hooks that only those can tell who carry them out: an expression, a template, a URL.
+    pub problem: Option<String>,
 }
 
 /// A HookRun.

@@ -9,7 +9,7 @@ use interlock_core::{api::run::Outcome, plan::State};
 use serde_json::json;
 use sim::{
     kubelet::identities,
-    stories::{governed, http, outcome, state, turns, with},
+    stories::{governed, http, images, outcome, state, turns, with},
     template, template_with,
 };
 
@@ -196,4 +196,17 @@ fn away_and_back_during_a_native_roll_goes_on_with_the_same_run() {
     sim.well();
     assert_eq!(sim.calls.len(), 2, "{}", sim.story());
     assert_eq!(outcome(&sim), Some(Outcome::Succeeded));
+}
+
+/// A ReplicaSet was given 2 of 3 replicas, then 2 are wanted and another template: the Deployment controller takes the number
+/// that the ReplicaSet was given them for as a change of scale, finds nothing to scale, and never begins.
+#[test]
+fn a_replica_set_that_was_scaled_for_another_number_wedges_no_native_roll() {
+    let mut sim = governed(2);
+    sim.sets[0].annotations.insert("deployment.kubernetes.io/desired-replicas".into(), "3".into());
+    sim.set_template(template_with("app:v2", &[("K", "v")], &[]));
+    sim.settle();
+    assert_eq!(outcome(&sim), Some(Outcome::Succeeded));
+    assert_eq!(images(&sim), ["app:v2", "app:v2"]);
+    sim.well();
 }

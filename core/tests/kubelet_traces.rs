@@ -121,6 +121,10 @@ fn pod(case: &Value, event: &Value) -> Pod {
         containers_ready: yes("containersReadyCondition"),
         resize: None,
         scheduled: true,
+        node: "node".into(),
+        ip: String::new(),
+        finalizers: vec![],
+        gate: None,
     }
 }
 

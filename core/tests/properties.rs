@@ -104,7 +104,8 @@ fn break_world(w: &mut World, (field, index, text, number): &(usize, usize, Stri
                 33 => p.observed_generation = number,
                 34 => p.ready = !p.ready,
                 35 => p.containers.clear(),
-                36 => p.resize = Some(Resize::Infeasible(text)),
+                36 if n.is_multiple_of(2) => p.resize = Some(Resize::Infeasible(text)),
+                36 => (p.gate, p.finalizers) = ([None, Some(true), Some(false)][n % 3], vec![text]),
                 37 => p.owner = text,
                 _ => {
                     if let Some(b) = &mut p.baseline {
@@ -130,7 +131,15 @@ fn break_world(w: &mut World, (field, index, text, number): &(usize, usize, Stri
                 _ => {
                     for step in &mut r.status.steps {
                         (step.attempt, step.started_at) = (number, Time(number));
+                        match n % 4 {
+                            0 => step.pod_uid = Some(text.clone()),
+                            1 => (step.pod_uid, step.failure) = (None, Some(number)),
+                            2 => step.outcome = None,
+                            _ => step.hook = text.clone(),
+                        }
                     }
+                    r.status.failures = number;
+                    r.status.pod_hooks_done = vec![text; n % 3];
                     if let Some(p) = &mut r.status.progress {
                         (p.best, p.at) = (number, Time(number));
                     }
@@ -167,9 +176,20 @@ fn worlds() -> Vec<World> {
         {"name": "pre", "phase": "PreUpdate", "http": {"url": "http://hook.test/"}},
         {"name": "post", "phase": "PostUpdate", "wait": {"seconds": 3}}]);
     let spec = sim::policy_with(json!({"hooks": hooks, "update": {"maxUnavailable": 1, "inPlaceMetadata": ["*"]}}));
+    let more = json!([
+        {"name": "before", "phase": "PrePod", "http": {"url": "http://hook.test/"}},
+        {"name": "keep", "phase": "PrePod", "podGate": {"labels": {"keep": "yes"}, "markPodNotReady": true}},
+        {"name": "ok", "phase": "PrePod", "approval": {"timeoutSeconds": 2, "onTimeout": "Approve"}},
+        {"name": "after", "phase": "PostPod", "http": {"url": "http://hook.test/"}},
+        {"name": "tell", "phase": "OnFailure", "http": {"url": "http://hook.test/"}}]);
+    let update = json!({"maxUnavailable": 1, "drain": {"readinessGate": true, "seconds": 1}});
+    let pods = sim::policy_with(json!({"hooks": more, "update": update}));
     let mut all = Vec::new();
-    for image in ["app:v2", "app:bad-crash"] {
-        let mut sim = Sim::running(7, 3, "app:v1", vec![policy("p", spec.clone())]);
+    for (image, spec) in [("app:v2", &spec), ("app:bad-crash", &spec), ("app:v2", &pods), ("app:bad-crash", &pods)] {
+        let mut sim = Sim::new(7, 3, "app:v1", vec![policy("p", spec.clone())]);
+        (sim.gated, sim.keeper) = (true, Some(("keep".into(), "yes".into())));
+        sim.settle();
+        sim.later(60);
         all.push(sim.world(true));
         sim.set_image(image);
         for _ in 0..60 {

@@ -52,6 +52,10 @@ struct Order {
     reply: mpsc::Sender<io::Result<Child>>,
 }
 
+/// Percent by which the heap of a component, all written in Go, grows before it is collected (default 100). Collecting is
+/// a good part of what a young API server does, and memory is not what is short here.
+const COLLECT_AT: &str = "400";
+
 /// A running child. Dropping it kills it (SIGKILL) and waits for its end.
 #[derive(Debug)]
 pub(crate) struct Process {
@@ -70,6 +74,7 @@ impl Process {
             .with_context(|| format!("cannot write the log {}", log.display()))?;
         let mut command = tied(program, *SETPRIV);
         command.args(args).current_dir(dir).stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out);
+        command.env("GOGC", COLLECT_AT);
         Self::spawn_command(command, *SETPRIV).with_context(|| format!("cannot start {}", program.display()))
     }
 

@@ -1,6 +1,8 @@
 //! The annotations by which a Deployment carries its hooks itself.
 
-use interlock_core::{api::policy::Hook, validate};
+use interlock_core::{api::hook::Hook, validate};
+
+use crate::action;
 
 /// Parses the text of annotation `interlock.dev/hooks`: a YAML list of hooks, in the form of `spec.hooks`.
 ///
@@ -18,9 +20,10 @@ pub fn hooks(text: &str) -> Result<Vec<Hook>, String> {
         let message = message.strip_suffix(&format!(" at {place}")).unwrap_or(message);
         format!("{place}: {}", cut(message, 256))
     })?;
-    match validate::hooks(&hooks).into_iter().next() {
+    let problems = validate::hooks(&hooks).into_iter().map(|problem| problem.message);
+    match problems.chain(action::problem(&hooks)).next() {
         None => Ok(hooks),
-        Some(problem) => Err(problem.message),
+        Some(problem) => Err(problem),
     }
 }
 
@@ -68,7 +71,7 @@ mod tests {
     #[test]
     fn what_the_definition_would_refuse_is_refused() {
         for (text, said) in [
-            ("[{name: a, phase: PreUpdate}]", "exactly one of http and wait"),
+            ("[{name: a, phase: PreUpdate}]", "exactly one of http, job"),
             ("[{name: A b, phase: PreUpdate, wait: {seconds: 1}}]", "its name must be"),
             ("[{name: a, phase: PreUpdate, wait: {seconds: -1}}]", "wait.seconds is -1"),
             ("[{name: a, phase: PreUpdate, retries: 1000, wait: {seconds: 1}}]", "retries is 1000"),

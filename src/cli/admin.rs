@@ -30,6 +30,10 @@ pub struct InstallArgs {
     /// Where the controller lives
     #[arg(long, value_name = "NAME", default_value = NAMESPACE)]
     controller_namespace: String,
+    /// Also an admission policy that gives the readiness gate, for `update.drain`, to new pods of Deployments that are chosen
+    /// by label interlock.dev/readiness-gate=enabled on the pod or its namespace
+    #[arg(long)]
+    readiness_gate: bool,
 }
 
 /// Options of `uninstall`.
@@ -72,7 +76,7 @@ enum Held {
 /// Installs, or prints what would be applied.
 pub async fn install(cluster: &ClusterArgs, namespace: Option<&str>, args: &InstallArgs) -> Result<Exit, Failure> {
     whole_cluster(namespace)?;
-    let InstallArgs { dry_run, output: _, failure_policy, image, controller_namespace } = args;
+    let InstallArgs { dry_run, output: _, failure_policy, image, controller_namespace, readiness_gate } = args;
     let options = InstallOptions {
         namespace: controller_namespace.clone(),
         failure_policy: match failure_policy {
@@ -80,6 +84,7 @@ pub async fn install(cluster: &ClusterArgs, namespace: Option<&str>, args: &Inst
             Policy::Ignore => FailurePolicy::Ignore,
         },
         image: image.clone(),
+        readiness_gate: *readiness_gate,
     };
     // What is wrong with the options shows here, before anything is sent.
     let objects = manifests(&options).map_err(|why| Failure::usage(format!("cannot install: {why}")))?;
@@ -162,6 +167,7 @@ mod tests {
             "x install --dry-run=client -o yaml",
             "x install --dry-run",
             "x install --failure-policy Ignore --image example/interlock:1",
+            "x install --readiness-gate",
             "x uninstall --held=release",
             "x uninstall --held=keep",
             "x uninstall --held=revert",

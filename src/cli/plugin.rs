@@ -11,7 +11,7 @@ use super::{
     output::{self, Format, Structured},
     target::Target,
     verbs::{
-        decide::{self, Choice, Gate, Skip},
+        decide::{self, About, Choice, Gate, Skip},
         explain, history, status, undo, wait,
     },
 };
@@ -66,20 +66,28 @@ enum Verb {
         #[arg(long, default_value = "5m", value_parser = timeout)]
         timeout: Duration,
     },
+    /// Approves what waits for approval
+    Approve {
+        #[command(flatten)]
+        decision: DecisionArgs,
+        #[command(flatten)]
+        about: About,
+    },
     /// Tries again what failed: a stalled update goes on, a failed hook gets one more attempt
     Retry {
         #[command(flatten)]
         decision: DecisionArgs,
+        #[command(flatten)]
+        about: About,
     },
     /// Goes on without a hook or a gate. Without an option: what the update waits for now
     Skip {
         #[command(flatten)]
         decision: DecisionArgs,
-        /// Name of a hook
-        #[arg(long, value_name = "NAME", conflicts_with = "gate")]
-        hook: Option<String>,
+        #[command(flatten)]
+        about: About,
         /// Predecessors or PodDisruptionBudgets
-        #[arg(long, value_enum)]
+        #[arg(long, value_enum, conflicts_with_all = ["hook", "pod", "attempt"])]
         gate: Option<Gate>,
     },
     /// Ends an update where it stands; the Deployment stays held until its template changes
@@ -145,14 +153,15 @@ impl Plugin {
                 explain::run(&connect.await?, &target, output.map_or(Format::Table, Format::from)).await
             }
             Verb::Wait { targets, timeout } => wait::run(&connect.await?, &targets, timeout).await,
-            Verb::Retry { decision } => decide(connect.await?, decision, Choice::Retry).await,
+            Verb::Approve { decision, about } => decide(connect.await?, decision, Choice::Approve(about)).await,
+            Verb::Retry { decision, about } => decide(connect.await?, decision, Choice::Retry(about)).await,
             Verb::Resume { decision } => decide(connect.await?, decision, Choice::Resume).await,
             Verb::Abort { decision } => decide(connect.await?, decision, Choice::Abort).await,
-            Verb::Skip { decision, hook, gate } => {
-                let skip = match (hook, gate) {
-                    (Some(hook), _) => Skip::Hook(hook),
-                    (None, Some(gate)) => Skip::Gate(gate),
-                    (None, None) => Skip::Current,
+            Verb::Skip { decision, about, gate } => {
+                let skip = match gate {
+                    Some(gate) => Skip::Gate(gate),
+                    None if about.is_empty() => Skip::Current,
+                    None => Skip::Hook(about),
                 };
                 decide(connect.await?, decision, Choice::Skip(skip)).await
             }

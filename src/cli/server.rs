@@ -1,6 +1,6 @@
 //! `interlock`: the command line of the controller, and how its parts start and end.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use clap::{Args, Parser, Subcommand};
 use interlock_core::select;
@@ -20,8 +20,8 @@ use super::{
 };
 use crate::{
     action::{
-        Actions,
-        http::{Allow, HttpClient},
+        Runners,
+        http::{ApiServer, HostRule, HttpClient, Network, Rules},
     },
     controller::{self, Clock},
     lease::{Candidate, Fence, identity},
@@ -109,6 +109,15 @@ pub struct RunArgs {
     /// Hooks may call receivers on this host (for development)
     #[arg(long)]
     hook_allow_loopback: bool,
+    /// Hooks may call this host, or with *. every host below it; once anything is allowed, nothing else is. Repeatable
+    #[arg(long, value_name = "HOST")]
+    hook_allow_host: Vec<HostRule>,
+    /// Hooks may call addresses of this network; once anything is allowed, nothing else is. Repeatable
+    #[arg(long, value_name = "CIDR")]
+    hook_allow_network: Vec<Network>,
+    /// Hooks may not call addresses of this network, whatever is allowed. Repeatable
+    #[arg(long, value_name = "CIDR")]
+    hook_deny_network: Vec<Network>,
 }
 
 impl Interlock {
@@ -196,6 +205,7 @@ async fn run(cluster: &ClusterArgs, args: RunArgs) -> Result<Exit, Failure> {
     let config = cluster.config().await?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), server = %config.cluster_url, scope = watched(&scope), "starting");
 
+    let api_server = ApiServer::of(&config.cluster_url);
     let instance = identity();
     let (candidate, fence) = if args.leader_elect {
         // A client of its own: renewals never queue behind other requests.
@@ -209,12 +219,22 @@ async fn run(cluster: &ClusterArgs, args: RunArgs) -> Result<Exit, Failure> {
     probe(&client, &scope).await?;
     let metrics = Metrics::new();
     let health = Health::new(fence.clone());
-    let http = HttpClient::new(Allow { loopback: args.hook_allow_loopback }).map_err(|e| Failure::error(chain(&e)))?;
+    let hooks = {
+        let rules = Rules {
+            loopback: args.hook_allow_loopback,
+            allow_hosts: args.hook_allow_host.clone(),
+            allow_networks: args.hook_allow_network.clone(),
+            deny_networks: args.hook_deny_network.clone(),
+        };
+        let http = HttpClient::new(rules, Some(&lease_namespace), api_server);
+        let fence = fence.clone();
+        Runners::new(client.clone(), Arc::new(move || fence.holds()), Clock::System, http).runner()
+    };
     let options = controller::Options {
         scope,
         clock: Clock::System,
         instance,
-        hooks: Actions::http(http),
+        hooks,
         metrics: metrics.clone(),
         health: health.clone(),
     };

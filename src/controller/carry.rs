@@ -53,7 +53,9 @@ impl Pass<'_> {
             }
             Round::Rest(wake)
         } else {
-            self.perform(&world, effects, due, wake).await?
+            let round = self.perform(&world, effects, due, wake).await?;
+            self.answered = Some(Instant::now());
+            round
         };
         // At rest a copy is not worth its memory.
         self.memory.last = (world.deployment.held() || latest(&world).is_some()).then_some(world);
@@ -114,10 +116,12 @@ impl Pass<'_> {
         Ok(true)
     }
 
-    /// Counts how long it took from what came to what is written now.
+    /// Counts how long it took from what came to what is written now. What came while a write was under way that everything
+    /// has to wait for counts from its answer: until then the time is the API server's.
     fn first_write(&self) {
         if let Some(since) = self.since {
-            self.shared.metrics.first_write(since.max(self.flight.open()).elapsed());
+            let since = since.max(self.flight.open()).max(self.answered.unwrap_or(since));
+            self.shared.metrics.first_write(since.elapsed());
         }
     }
 
@@ -159,11 +163,9 @@ impl Pass<'_> {
         if let (None, Some(ended)) = (&before.ended, &status.ended) {
             metrics.run_ended(ended.outcome);
         }
-        let done = |steps: &[Step], step: &Step| {
-            steps.iter().any(|s| {
-                (&s.hook, s.phase, s.attempt, s.finished_at.is_some()) == (&step.hook, step.phase, step.attempt, true)
-            })
-        };
+        let whose = |s: &Step| (s.hook.clone(), s.phase, s.pod_uid.clone(), s.failure, s.attempt);
+        let done =
+            |steps: &[Step], step: &Step| steps.iter().any(|s| s.finished_at.is_some() && whose(s) == whose(step));
         for step in status.steps.iter().filter(|s| !done(&before.steps, s)) {
             if let (Some(_), Some(outcome)) = (step.finished_at, step.outcome) {
                 metrics.hook_attempt(step.phase, outcome);

@@ -144,9 +144,9 @@ impl<'a> Flight<'a> {
         result.map(|_| landed)
     }
 
-    /// All that is under way has been answered and there may be more to write, or room for it.
-    pub(super) fn is_hungry(&self) -> bool {
-        self.answers.is_empty() || self.more && self.waiting.is_empty()
+    /// Something is under way, there is room, and the last plan had more to write than could begin.
+    pub(super) fn has_more(&self) -> bool {
+        self.more && self.waiting.is_empty() && !self.answers.is_empty()
     }
 
     /// Shows pods that are being written to as the writes will leave them.
@@ -156,6 +156,10 @@ impl<'a> Flight<'a> {
         }
         for pod in &mut world.pods {
             for effect in self.pods.get(&pod.name).into_iter().flatten() {
+                if let Effect::SetReadinessGate { open, .. } = effect {
+                    pod.gate = pod.gate.map(|_| *open);
+                    pod.ready &= open;
+                }
                 if let Effect::PatchPod { name: _, patch } | Effect::ResizePod { name: _, patch } = effect
                     && !shows(pod, patch)
                 {

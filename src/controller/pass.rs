@@ -110,7 +110,8 @@ pub(super) async fn pass(shared: &Shared, key: &Key) -> Result<Outcome, Error> {
     let subject = Subject { key: key.clone(), uid: shared.observe.uid(key).unwrap_or_default() };
     let flight = Flight::new(&shared.executor, subject);
     let item = Item::Deployment(key.clone());
-    let outcome = Pass { shared, key, item, memory: &mut memory, flight, since: None, lost: 0 }.run().await;
+    let outcome =
+        Pass { shared, key, item, memory: &mut memory, flight, since: None, answered: None, lost: 0 }.run().await;
     if !matches!(outcome, Ok(None)) {
         shared.keep(key, memory);
     }
@@ -138,6 +139,8 @@ pub(super) struct Pass<'a> {
     pub(super) flight: Flight<'a>,
     /// When the first change came that has led to no write yet.
     pub(super) since: Option<Instant>,
+    /// When the last write of this pass was answered that the next plan had to wait for.
+    pub(super) answered: Option<Instant>,
     lost: u32,
 }
 
@@ -189,7 +192,7 @@ impl Pass<'_> {
         if let Ok(Round::Rest(wake)) = result
             && !self.flight.is_empty()
         {
-            result = self.wait(wake.map(|wake| Instant::now() + wake), true).await;
+            result = self.rest(wake.map(|wake| Instant::now() + wake)).await;
         }
         if result.is_err() {
             // Whatever the reason: nothing is decided while something is under way.
@@ -202,7 +205,7 @@ impl Pass<'_> {
 
     async fn try_round(&mut self) -> Result<Round, Failure> {
         if let Some(pause) = self.memory.pause.take() {
-            self.wait(Some(pause), false).await?;
+            self.pause(pause).await?;
         }
         self.flight.reconsider();
         let news = self.shared.queue.look(&self.item);
@@ -244,27 +247,42 @@ impl Pass<'_> {
         self.carry_out(decided, foreign).await
     }
 
-    /// Waits until `until`, or with `news` until something is to be planned before that.
-    async fn wait(&mut self, until: Option<Instant>, news: bool) -> Result<Round, Failure> {
-        let shared = self.shared;
-        let timer = async {
-            match until {
-                Some(until) => tokio::time::sleep_until(until).await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::pin!(timer);
+    /// Lets the pace of planning pass. It does not hold up writes: when there are more to choose, that is done at once.
+    async fn pause(&mut self, until: Instant) -> Result<(), Failure> {
         loop {
             tokio::select! {
                 biased;
                 landed = self.flight.next(), if !self.flight.is_empty() => {
                     self.landed(landed?);
-                    if self.flight.is_hungry() && (news || !self.flight.is_empty()) {
+                    if self.flight.has_more() {
+                        return Ok(());
+                    }
+                }
+                () = tokio::time::sleep_until(until) => return Ok(()),
+            }
+        }
+    }
+
+    /// Waits for what makes another plan: answers after which there is more to do, news, or the time.
+    async fn rest(&mut self, until: Option<Instant>) -> Result<Round, Failure> {
+        let shared = self.shared;
+        loop {
+            let timer = async {
+                match until {
+                    Some(until) => tokio::time::sleep_until(until).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                landed = self.flight.next(), if !self.flight.is_empty() => {
+                    self.landed(landed?);
+                    if self.flight.is_empty() || self.flight.has_more() {
                         return Ok(Round::Wrote);
                     }
                 }
-                () = shared.queue.news(&self.item), if news && !self.flight.is_full() => return Ok(Round::News),
-                () = &mut timer => return Ok(Round::News),
+                () = shared.queue.news(&self.item), if !self.flight.is_full() => return Ok(Round::News),
+                () = timer => return Ok(Round::News),
             }
         }
     }
@@ -276,6 +294,7 @@ impl Pass<'_> {
             let landed = self.flight.next().await?;
             self.landed(landed);
         }
+        self.answered = Some(Instant::now());
         Ok(Round::Wrote)
     }
 

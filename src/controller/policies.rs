@@ -195,6 +195,9 @@ fn ready(policy: &Policy, selection: &Selection) -> Verdict {
         let messages: Vec<&str> = problems.iter().map(|p| p.message.as_str()).collect();
         return Verdict::new(Status::False, first.reason.as_str(), messages.join("; "));
     }
+    if let Some(problem) = &policy.problem {
+        return Verdict::new(Status::False, validate::Reason::InvalidHook.as_str(), problem.clone());
+    }
     if let Some((deployment, others, winner)) = &selection.conflict {
         let message = format!(
             "Deployment {deployment} is also selected by HookPolicy {}; {winner} counts, the smallest name. Let only one select it",

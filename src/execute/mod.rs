@@ -21,6 +21,7 @@ use interlock_core::{
     },
     effect::{DeploymentPurpose, Effect, HookCall, Mirror, ReplicaSetPurpose},
     plan::StatusWrite,
+    time::Time,
 };
 use k8s_openapi::api::events::v1::Event;
 use kube::{
@@ -155,6 +156,9 @@ impl Executor {
                 self.patch_json::<PodKind>(subject, &format!("pod/{name}"), &name, patch).await?;
             }
             Effect::ResizePod { name, patch } => self.resize_pod(subject, &name, patch).await?,
+            Effect::SetReadinessGate { name, uid, open, since } => {
+                self.set_readiness_gate(subject, &name, &uid, open, since).await?;
+            }
             Effect::CreateReplicaSet { purpose, object } => self.create_replica_set(subject, purpose, object).await?,
             Effect::PatchReplicaSet { name, patch } => {
                 self.patch_json::<ReplicaSetKind>(subject, &format!("replicaset/{name}"), &name, patch).await?;
@@ -165,7 +169,7 @@ impl Executor {
             Effect::PatchDeployment { purpose, patch } => self.patch_deployment(subject, purpose, patch).await?,
             Effect::MirrorConditions { conditions } => self.mirror_conditions(subject, conditions).await?,
             Effect::StartHook(call) => {
-                self.start_hook(subject, call)?;
+                self.start_hook(subject, *call)?;
                 return Ok(false);
             }
             Effect::CancelHooks(keys) => {
@@ -221,8 +225,9 @@ impl Executor {
         ]);
         let api: Api<Object<RunKind>> = self.api(&subject.key);
         let patch = json_patch::<Object<RunKind>>(&what, patch)?;
-        let run = self.call(&what, api.patch_status(run, &params(), &patch)).await?;
-        self.learn(subject, &run);
+        let stored = self.call(&what, api.patch_status(run, &params(), &patch)).await?;
+        self.learn(subject, &stored);
+        self.actions.recorded(&subject.key, run, &status);
         Ok(())
     }
 
@@ -255,6 +260,25 @@ impl Executor {
         let api: Api<Object<PodKind>> = self.api(&subject.key);
         let patch = json_patch::<Object<PodKind>>(&what, patch)?;
         let pod = self.call(&what, api.patch_subresource("resize", name, &params(), &patch)).await?;
+        self.learn(subject, &pod);
+        Ok(())
+    }
+
+    async fn set_readiness_gate(
+        &self,
+        subject: &Subject,
+        name: &str,
+        uid: &str,
+        open: bool,
+        since: Time,
+    ) -> Result<(), Failure> {
+        let (status, reason) = if open { ("True", "Serving") } else { ("False", "UpdatingInPlace") };
+        let patch = json!({"metadata": {"uid": uid}, "status": {"conditions": [{
+            "type": names::READINESS_GATE, "status": status, "reason": reason, "lastTransitionTime": since.whole_seconds(),
+        }]}});
+        let api: Api<Object<PodKind>> = self.api(&subject.key);
+        let patch = Patch::Strategic(patch);
+        let pod = self.call(&format!("gate/{name}"), api.patch_status(name, &params(), &patch)).await?;
         self.learn(subject, &pod);
         Ok(())
     }
@@ -376,7 +400,9 @@ pub fn is_write(effect: &Effect) -> bool {
 /// The pod that an effect writes to.
 pub fn pod_of(effect: &Effect) -> Option<&str> {
     match effect {
-        Effect::PatchPod { name, patch: _ } | Effect::ResizePod { name, patch: _ } => Some(name),
+        Effect::PatchPod { name, patch: _ }
+        | Effect::ResizePod { name, patch: _ }
+        | Effect::SetReadinessGate { name, uid: _, open: _, since: _ } => Some(name),
         _ => None,
     }
 }

@@ -49,7 +49,7 @@ impl Fixture {
             Arc::new(move || leads.load(Ordering::SeqCst))
         };
         let observe = Arc::new(Observe::new(|_| ()));
-        let runner: Runner = Arc::new(|_| Box::pin(std::future::pending()));
+        let runner = Runner::of(|_| std::future::pending());
         let actions = Arc::new(Actions::new(runner, |_| ()));
         let client = Client::new(service, "ns");
         let executor = Executor::new(client, fence, Arc::clone(&observe), actions, Metrics::new(), "test".to_owned());
@@ -100,14 +100,22 @@ async fn written_without_leadership() -> (Vec<Result<bool, Failure>>, Vec<String
     let call = HookCall {
         key: "k".into(),
         hook: "h".into(),
-        phase: interlock_core::api::policy::Phase::PreUpdate,
+        phase: interlock_core::api::hook::Phase::PreUpdate,
+        namespace: "ns".into(),
+        deployment: interlock_core::api::run::ObjectRef { name: "web".into(), uid: "uid-web".into() },
         attempt: 1,
-        url: String::new(),
+        run: interlock_core::api::run::ObjectRef { name: "r".into(), uid: "u".into() },
+        pod: None,
+        call: interlock_core::effect::Call::Http(interlock_core::api::hook::HttpHook {
+            url: String::new(),
+            ..interlock_core::api::hook::HttpHook::default()
+        }),
+        started_at: interlock_core::time::Time(0),
         timeout_seconds: 1,
-        body: Value::Null,
+        facts: Value::Null,
     };
     let mut answers = Vec::new();
-    for effect in [patch_pod("a"), event(), Effect::StartHook(call)] {
+    for effect in [patch_pod("a"), event(), Effect::StartHook(Box::new(call))] {
         answers.push(f.perform(vec![effect]).await);
     }
     (answers, f.asked())

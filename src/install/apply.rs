@@ -44,7 +44,7 @@ type Stop = (String, Option<kube::Error>);
 async fn carry_out(client: &Client, options: &InstallOptions, lines: &mut Vec<Line>) -> Result<(), Stop> {
     let parts = Parts::new(options).map_err(|error| (format!("{error:#}"), None))?;
     check_server(client).await?;
-    let Parts { namespace, definitions, rights, guards, hold, controller } = parts;
+    let Parts { namespace, definitions, rights, guards, hold, controller, gate } = parts;
     for object in &namespace {
         lines.push(apply_namespace(client, object).await?);
     }
@@ -63,7 +63,7 @@ async fn carry_out(client: &Client, options: &InstallOptions, lines: &mut Vec<Li
         Err(message) => Line::new(Done::NotVerified, "hold").note(message),
     });
     // Last: it finds everything that it needs.
-    for object in &controller {
+    for object in controller.iter().chain(&gate) {
         lines.push(apply(client, object).await?);
     }
     Ok(())

@@ -14,6 +14,7 @@ const RIGHTS_YAML: &str = include_str!("../../deploy/rights.yaml");
 const ROLES_YAML: &str = include_str!("../../deploy/roles.yaml");
 const GUARDS_YAML: &str = include_str!("../../deploy/guards.yaml");
 const HOLD_YAML: &str = include_str!("../../deploy/hold.yaml");
+const GATE_YAML: &str = include_str!("../../deploy/readiness-gate.yaml");
 const CONTROLLER_YAML: &str = include_str!("../../deploy/controller.yaml");
 
 /// Namespaces that are not ours to install into, or to delete.
@@ -27,11 +28,13 @@ pub(super) struct Parts {
     pub(super) guards: Vec<Value>,
     pub(super) hold: Vec<Value>,
     pub(super) controller: Vec<Value>,
+    /// Adds the readiness gate to new pods; after the controller, without which such pods are not ready.
+    pub(super) gate: Vec<Value>,
 }
 
 impl Parts {
     pub(super) fn new(options: &InstallOptions) -> anyhow::Result<Self> {
-        let InstallOptions { namespace, failure_policy, image } = options;
+        let InstallOptions { namespace, failure_policy, image, readiness_gate } = options;
         check_namespace(namespace)?;
         let read = |text| read(text, namespace);
         let mut rights = read(RIGHTS_YAML)?;
@@ -58,6 +61,7 @@ impl Parts {
             guards: read(GUARDS_YAML)?,
             hold,
             controller,
+            gate: if *readiness_gate { read(GATE_YAML)? } else { Vec::new() },
         })
     }
 }
@@ -67,8 +71,8 @@ impl Parts {
 /// # Errors
 /// A namespace that cannot be used.
 pub fn manifests(options: &InstallOptions) -> anyhow::Result<Vec<Value>> {
-    let Parts { namespace, definitions, rights, guards, hold, controller } = Parts::new(options)?;
-    Ok([namespace, definitions, rights, guards, hold, controller].into_iter().flatten().collect())
+    let Parts { namespace, definitions, rights, guards, hold, controller, gate } = Parts::new(options)?;
+    Ok([namespace, definitions, rights, guards, hold, controller, gate].into_iter().flatten().collect())
 }
 
 /// Objects as one YAML text.
@@ -166,6 +170,19 @@ mod tests {
                 _ => {}
             }
         }
+    }
+
+    #[test]
+    fn the_readiness_gate_is_asked_for_and_never_refuses_a_pod() {
+        let is_gate = |object: &Value| object["metadata"]["name"] == "interlock-readiness-gate";
+        assert!(!manifests(&options("interlock-system")).unwrap().iter().any(is_gate));
+        let options = InstallOptions { readiness_gate: true, ..options("elsewhere") };
+        let gate: Vec<_> = manifests(&options).unwrap().into_iter().filter(is_gate).collect();
+        assert_eq!(gate.len(), 2);
+        assert_eq!(gate[0]["spec"]["failurePolicy"], "Ignore");
+        let text = gate[0].to_string();
+        assert!(text.contains(interlock_core::api::names::READINESS_GATE));
+        assert!(text.contains(interlock_core::api::names::READINESS_GATE_LABEL));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! is there and its definition is not refuses every Deployment write. So the definition comes first and goes last.
 
 mod apply;
+mod gate;
 mod held;
 mod manifests;
 mod remove;
@@ -51,11 +52,18 @@ pub struct InstallOptions {
     pub failure_policy: FailurePolicy,
     /// Image of the controller. Absent: it is not deployed (it runs elsewhere, or comes later).
     pub image: Option<String>,
+    /// New pods of chosen Deployments get the readiness gate. False: what is installed of it stays as it is.
+    pub readiness_gate: bool,
 }
 
 impl Default for InstallOptions {
     fn default() -> Self {
-        Self { namespace: NAMESPACE.to_owned(), failure_policy: FailurePolicy::default(), image: None }
+        Self {
+            namespace: NAMESPACE.to_owned(),
+            failure_policy: FailurePolicy::default(),
+            image: None,
+            readiness_gate: false,
+        }
     }
 }
 
@@ -98,6 +106,8 @@ pub enum Done {
     Reverted,
     /// It was left as it is.
     Kept,
+    /// Its readiness gate is open for good.
+    Opened,
     /// It was looked at and is as it should be.
     Verified,
     /// It could not be verified.
@@ -116,6 +126,7 @@ impl Done {
             Self::Released => "released",
             Self::Reverted => "reverted",
             Self::Kept => "kept",
+            Self::Opened => "set ready",
             Self::Verified => "verified",
             Self::NotVerified => "not verified",
         }

@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::{
     Done, Failed, InstallOptions, Line, OnUninstall, UninstallOptions,
     apply::PART_OF,
+    gate,
     held::{Stop, list_held},
     label,
     manifests::{Parts, api},
@@ -34,13 +35,17 @@ pub async fn uninstall(client: &Client, options: &UninstallOptions) -> Result<Ve
 
 async fn carry_out(client: &Client, options: &UninstallOptions, lines: &mut Vec<Line>) -> Result<(), Stop> {
     let UninstallOptions { namespace, held } = options;
-    let everything =
-        InstallOptions { namespace: namespace.clone(), image: Some(String::new()), ..InstallOptions::default() };
-    let Parts { namespace, definitions, rights, guards, hold, controller } =
+    let everything = InstallOptions {
+        namespace: namespace.clone(),
+        image: Some(String::new()),
+        readiness_gate: true,
+        ..InstallOptions::default()
+    };
+    let Parts { namespace, definitions, rights, guards, hold, controller, gate } =
         Parts::new(&everything).map_err(|error| (format!("{error:#}"), None))?;
 
-    // Nobody works on what is being taken away.
-    for object in &controller {
+    // No more pods that wait for the controller; then nobody works on what is being taken away.
+    for object in gate.iter().rev().chain(&controller) {
         lines.push(delete(client, object).await?);
     }
     // Nothing new is held; what is held stays so. Bindings stand last in the list and go first.
@@ -49,6 +54,7 @@ async fn carry_out(client: &Client, options: &UninstallOptions, lines: &mut Vec<
         lines.push(delete(client, object).await?);
     }
     see_to_held(client, *held, lines).await?;
+    gate::open(client, lines).await?;
     for object in sticky {
         lines.push(delete(client, object).await?);
     }

@@ -7,8 +7,9 @@ use std::{
 
 use interlock_core::{
     api::{names, policy::HookPolicyStatus},
+    news,
     template::Template,
-    world::{Deployment, Policy, ReplicaSet, Run},
+    world::{Deployment, Pod, Policy, ReplicaSet, Run},
 };
 use serde::Deserialize as _;
 use serde_json::Value;
@@ -133,6 +134,7 @@ impl Cache {
         let selects = |d: &Deployment| (d.labels.clone(), d.annotation(names::POLICY).map(ToOwned::to_owned));
         let reselect = before.as_deref().map(selects) != Some(selects(&fact));
         let held = fact.held();
+        let news = before.as_deref().is_none_or(|before| news::of_deployment(before, &fact));
         if !self.deployments.put(key.clone(), version, Some(Arc::new(fact)), source) {
             return Vec::new();
         }
@@ -140,7 +142,7 @@ impl Cache {
         if reselect || before.is_some_and(|b| b.held() != held) {
             items.extend(self.policies_of(&key.namespace));
         }
-        items.push(Item::Deployment(key));
+        items.extend(news.then_some(Item::Deployment(key)));
         items
     }
 
@@ -167,11 +169,18 @@ impl Cache {
             Owned { owner: owner.clone(), fact: Arc::new(fact) }
         });
         let uid = version.uid.clone();
+        let deployment = self.deployments.by(&owner).next().map(|(_, deployment)| deployment);
+        let news = match (self.replica_sets.get(&key), &fact, deployment) {
+            (Some(before), Some(after), Some(deployment)) if before.owner == after.owner => {
+                news::of_replica_set(&before.fact, &after.fact, deployment)
+            }
+            _ => true,
+        };
         if !self.replica_sets.put(key.clone(), version, fact, source) {
             return Vec::new();
         }
         self.replica_sets_by_uid.insert(uid, key);
-        self.deployment_and_dependents(&owner)
+        self.told(&owner, news)
     }
 
     /// A ReplicaSet is gone.
@@ -194,18 +203,29 @@ impl Cache {
                 pod.containers.clear();
                 pod.annotations.clear();
             }
-            Packed::new(pod, &key, &version, &mut self.pools)
+            pod
         });
+        let news = self.pod_is_news(&key, fact.as_ref());
+        let fact = fact.map(|pod| Packed::new(pod, &key, &version, &mut self.pools));
         if !self.pods.put(key, version, fact, source) {
             return Vec::new();
         }
-        self.of_replica_set(&owner)
+        self.of_replica_set(&owner, news)
+    }
+
+    /// Does what is now known of this pod call for a plan of its Deployment?
+    fn pod_is_news(&self, key: &Key, after: Option<&Pod>) -> bool {
+        let (Some(before), Some(after)) = (self.pods.get(key), after) else { return true };
+        let owner = self.deployment_of(before.owner()).unwrap_or_default();
+        let deployment = self.deployments.by(owner).next().map(|(_, deployment)| deployment);
+        let runs = self.runs.by(owner).map(|(_, run)| &**run);
+        news::of_pod(&before.unpack(), after, deployment.and_then(|d| news::heading(d, runs)))
     }
 
     /// A pod is gone.
     pub fn delete_pod(&mut self, key: &Key, gone: &Version) -> Vec<Item> {
         match self.pods.delete(key, gone) {
-            Some(last) => self.of_replica_set(last.owner()),
+            Some(last) => self.of_replica_set(last.owner(), true),
             None => Vec::new(),
         }
     }
@@ -357,17 +377,26 @@ impl Cache {
         items
     }
 
-    /// The Deployment that this ReplicaSet belongs to, and what waits for it.
-    fn of_replica_set(&self, uid: &str) -> Vec<Item> {
-        let Some(key) = self.replica_sets_by_uid.get(uid) else { return Vec::new() };
-        let Some(owned) = self.replica_sets.get(key) else { return Vec::new() };
-        self.deployment_and_dependents(&owned.owner)
+    /// UID of the Deployment that this ReplicaSet belongs to.
+    fn deployment_of(&self, replica_set: &str) -> Option<&str> {
+        let key = self.replica_sets_by_uid.get(replica_set)?;
+        Some(&self.replica_sets.get(key)?.owner)
+    }
+
+    /// The Deployment that this ReplicaSet belongs to, if it is news for it, and what waits for it.
+    fn of_replica_set(&self, uid: &str, news: bool) -> Vec<Item> {
+        self.deployment_of(uid).map(|owner| self.told(owner, news)).unwrap_or_default()
     }
 
     fn deployment_and_dependents(&self, uid: &str) -> Vec<Item> {
+        self.told(uid, true)
+    }
+
+    /// A Deployment, if it is news for it, and what waits for it, which counts what it does not.
+    fn told(&self, uid: &str, news: bool) -> Vec<Item> {
         let Some((key, _)) = self.deployments.by(uid).next() else { return Vec::new() };
         let mut items = self.dependents(key);
-        items.push(Item::Deployment(key.clone()));
+        items.extend(news.then(|| Item::Deployment(key.clone())));
         items
     }
 

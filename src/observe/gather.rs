@@ -1,6 +1,6 @@
 //! The world of one Deployment, put together from the cache.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use interlock_core::{
     classify::containers,
@@ -46,29 +46,16 @@ pub(super) fn world(cache: &Cache, key: &Key, now: Time, live: bool, last: Optio
     })
 }
 
-fn unpacked(pods: &[&Packed], last: Vec<Pod>) -> Vec<Pod> {
-    // One group for each ReplicaSet, of which there are few.
-    let mut known: Vec<VecDeque<Pod>> = Vec::new();
-    let owner = |group: &VecDeque<Pod>| group.front().map(|pod| pod.owner.clone()).unwrap_or_default();
-    for pod in last {
-        match known.last_mut() {
-            Some(group) if group.front().is_some_and(|first| first.owner == pod.owner) => group.push_back(pod),
-            _ => known.push(VecDeque::from([pod])),
+fn unpacked(pods: &[&Packed], mut last: Vec<Pod>) -> Vec<Pod> {
+    // As a rule they are the same pods, and both are in the order of ReplicaSets and names.
+    if pods.len() == last.len() && pods.iter().zip(&last).all(|(packed, pod)| packed.name() == pod.name) {
+        for (packed, pod) in pods.iter().zip(&mut last).filter(|(packed, pod)| !packed.is(pod)) {
+            *pod = packed.unpack();
         }
+        return last;
     }
-    let mut known: HashMap<String, VecDeque<Pod>> = known.into_iter().map(|group| (owner(&group), group)).collect();
-    let mut current: Option<(String, VecDeque<Pod>)> = None;
-    // Within a ReplicaSet both are in the order of names.
-    let mut unchanged = |packed: &Packed| {
-        if current.as_ref().is_none_or(|(owner, _)| owner != packed.owner()) {
-            current = known.remove_entry(packed.owner());
-        }
-        let (_, group) = current.as_mut()?;
-        while group.front().is_some_and(|pod| pod.name.as_str() < packed.name()) {
-            group.pop_front();
-        }
-        group.pop_front_if(|pod| packed.is(pod))
-    };
+    let mut known: HashMap<String, Pod> = last.into_iter().map(|pod| (pod.name.clone(), pod)).collect();
+    let mut unchanged = |packed: &Packed| known.remove(packed.name()).filter(|pod| packed.is(pod));
     pods.iter().map(|packed| unchanged(packed).unwrap_or_else(|| packed.unpack())).collect()
 }
 

@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use futures::{StreamExt as _, stream};
 use interlock_core::world::Deployment;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
 use kube::{
     Api, Client, Resource as _,
     api::{ListParams, ObjectList, Request},
@@ -142,13 +143,11 @@ impl Observe {
                 behind.extend(listed.iter().filter(other).map(|(key, _)| key.clone()));
             });
             seen.extend(listed.into_iter().map(|(key, _)| key));
-            match page.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => params.continue_token = Some(token),
-                None => break page.metadata.resource_version.unwrap_or_default(),
+            if let Some(version) = turn(&mut params, page.metadata) {
+                break version;
             }
         };
         if behind.len() > MOST_SINGLE {
-            params.continue_token = None;
             return self.list::<PodKind>(client, namespace, &params, by).await;
         }
         let api: Api<Object<PodKind>> = Api::namespaced(client.clone(), namespace);
@@ -184,11 +183,15 @@ impl Observe {
                 seen.extend(identity(&object.json).map(|(key, _)| key));
                 self.take(object, Source::Call, by);
             }
-            let version = page.metadata.resource_version.unwrap_or_default();
-            match page.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => params.continue_token = Some(token),
-                None => return Ok((seen, version)),
+            if let Some(version) = turn(&mut params, page.metadata) {
+                return Ok((seen, version));
             }
         }
     }
+}
+
+/// Asks for the next page of a list. `Some`: that was the last one, and the version of the whole list.
+fn turn(params: &mut ListParams, page: ListMeta) -> Option<String> {
+    params.continue_token = page.continue_.filter(|token| !token.is_empty());
+    params.continue_token.is_none().then(|| page.resource_version.unwrap_or_default())
 }

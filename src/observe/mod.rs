@@ -6,6 +6,7 @@
 mod cache;
 pub mod facts;
 mod gather;
+mod ip;
 mod live;
 pub mod object;
 mod packed;

@@ -34,6 +34,7 @@ const METADATA: Shape = Shape::Fields(&[
     ("deletionTimestamp", Shape::All),
     ("labels", Shape::All),
     ("annotations", Shape::All),
+    ("finalizers", Shape::All),
     (
         "ownerReferences",
         Shape::Each(&Shape::Fields(&[
@@ -81,11 +82,20 @@ const STATUSES: Shape = Shape::Each(&Shape::Fields(&[
 /// A pod.
 pub(super) const POD: Shape = Shape::Fields(&[
     ("metadata", METADATA),
-    ("spec", Shape::Fields(&[("nodeName", Shape::All), ("containers", CONTAINERS), ("initContainers", CONTAINERS)])),
+    (
+        "spec",
+        Shape::Fields(&[
+            ("nodeName", Shape::All),
+            ("readinessGates", Shape::All),
+            ("containers", CONTAINERS),
+            ("initContainers", CONTAINERS),
+        ]),
+    ),
     (
         "status",
         Shape::Fields(&[
             ("phase", Shape::All),
+            ("podIP", Shape::All),
             ("observedGeneration", Shape::All),
             ("conditions", Shape::All),
             ("containerStatuses", STATUSES),
@@ -181,7 +191,7 @@ mod tests {
         let pod = json!({
             "metadata": {"name": "a", "managedFields": [{"x": 1}]},
             "spec": {"containers": [{"name": "c", "image": "i", "command": ["x"], "env": []}], "volumes": []},
-            "status": {"podIP": "10.0.0.1", "phase": "Running"},
+            "status": {"qosClass": "Burstable", "phase": "Running"},
         });
         assert_eq!(
             read(&pod.to_string()),

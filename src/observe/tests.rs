@@ -96,8 +96,13 @@ async fn pods_and_replica_sets_lead_to_their_deployment_in_whatever_order_they_a
     assert_eq!(f.watch::<DeploymentKind>(deployment("web", 1, "v1", false)), ["web"]);
     let world = f.world("web");
     assert_eq!((world.replica_sets.len(), world.pods.len()), (1, 1));
-    assert_eq!(f.watch::<PodKind>(pod("web-1-a", "web-1", 4)), ["web"]);
-    assert_eq!(f.watch::<PodKind>(pod("web-1-a", "web-1", 4)), [""; 0], "nothing new");
+    let labelled = |version: u64| {
+        let mut pod = pod("web-1-a", "web-1", version);
+        pod["metadata"]["labels"]["x"] = json!("y");
+        pod
+    };
+    assert_eq!(f.watch::<PodKind>(labelled(4)), ["web"]);
+    assert_eq!(f.watch::<PodKind>(labelled(4)), [""; 0], "nothing new");
     assert_eq!(f.watch::<PodKind>(pod("other", "unknown", 5)), [""; 0]);
 }
 
@@ -135,6 +140,105 @@ async fn a_world_made_from_the_last_one_is_the_same_as_one_made_anew() {
     );
 }
 
+/// A pod of `web-1` under way to `target`: what its spec shows, and what its kubelet reports of its container.
+fn moving_pod(version: u64, image: &str, target: Option<&str>, observed: i64, status: &Value) -> Value {
+    let mut metadata = metadata("web-1-a", version, Some(("ReplicaSet", "web-1")));
+    metadata["generation"] = json!(if target.is_some() { 2 } else { 1 });
+    if let Some(target) = target {
+        let was = json!({"c": {"spec": "v1", "id": "c://1", "image": "v1", "imageID": "sha1", "restarts": 0}});
+        let record =
+            json!({"target": target, "gen": 1, "at": "2026-01-01T00:00:00Z", "quiet": true, "was": was}).to_string();
+        metadata["annotations"] = json!({"interlock.dev/update": record});
+    }
+    let ready = if status["ready"] == true { "True" } else { "False" };
+    json!({"metadata": metadata, "spec": {"containers": [{"name": "c", "image": image}]},
+        "status": {"phase": "Running", "observedGeneration": observed, "containerStatuses": [status],
+            "conditions": [{"type": "Ready", "status": ready}, {"type": "ContainersReady", "status": ready}]}})
+}
+
+/// Of the changes of a pod that is updated only those are told to its Deployment that can let anything happen; whoever waits for
+/// the Deployment is told of all.
+#[tokio::test(start_paused = true)]
+async fn of_the_changes_of_a_pod_that_is_updated_only_its_end_is_news() {
+    let f = Fixture::new();
+    f.watch::<PolicyKind>(
+        json!({"metadata": metadata("p", 1, None), "spec": {"order": [{"name": "after", "after": ["web"]}]}}),
+    );
+    f.watch::<DeploymentKind>(deployment("after", 1, "v1", true));
+    f.world("after");
+    f.watch::<DeploymentKind>(deployment("web", 1, "v2", true));
+    f.watch::<ReplicaSetKind>(replica_set("web-1", "web", 1, "v1"));
+    let target = f.world("web").deployment.template.hash().to_owned();
+    let run = |version: u64, status: Value| {
+        let mut run = run("web-1", "web", version, 1, status);
+        run["spec"]["target"] = json!(target);
+        run
+    };
+    f.watch::<RunKind>(run(1, updating()));
+    let status = |id: &str, image: &str, ready: bool, state: Value| json!({"name": "c", "containerID": id, "image": image, "imageID": "sha", "ready": ready, "state": state});
+    let running = || json!({"running": {"startedAt": "2026-01-01T00:00:00Z"}});
+    let waiting = |reason: &str| json!({"waiting": {"reason": reason, "message": ""}});
+    let old = |ready: bool| status("c://1", "v1", ready, running());
+    let to = Some(target.as_str());
+    let both = ["after", "web"];
+    let others = ["after"];
+    let mut version = 10;
+    let mut see = |image: &str, target: Option<&str>, observed: i64, status: Value| {
+        version += 1;
+        f.watch::<PodKind>(moving_pod(version, image, target, observed, &status))
+    };
+    assert_eq!(see("v1", None, 1, old(true)), both, "it is new");
+    assert_eq!(see("v1", None, 1, old(true)), others, "only its version changed");
+    assert_eq!(see("v2", to, 1, old(true)), both, "it is written to");
+    assert_eq!(see("v2", to, 2, old(true)), others, "its kubelet has seen it");
+    assert_eq!(
+        see("v2", to, 2, status("c://1", "v1", false, json!({"terminated": {"containerID": "c://1"}}))),
+        others,
+        "stopped"
+    );
+    assert_eq!(see("v2", to, 2, status("c://1", "v1", false, waiting("ContainerCreating"))), others, "pulled");
+    assert_eq!(see("v2", to, 2, status("c://2", "v2", false, running())), others, "started");
+    assert_eq!(see("v2", to, 2, status("c://2", "v2", true, running())), both, "done");
+    assert_eq!(see("v2", to, 2, status("c://2", "v2", false, running())), both, "ready no more");
+    assert_eq!(see("v2", to, 2, status("c://1", "v1", false, waiting("ImagePullBackOff"))), both, "it fails");
+    assert_eq!(see("v2", to, 2, status("c://1", "v1", false, waiting("ErrImagePull"))), both, "it fails otherwise");
+    assert_eq!(see("v2", to, 2, old(false)), both, "it does not fail");
+    assert_eq!(see("v2", to, 2, old(true)), others, "whether it serves meanwhile does not count");
+    assert_eq!(see("v1", to, 2, old(true)), both, "somebody has changed it back");
+    assert_eq!(see("v1", to, 2, old(false)), both, "now it counts");
+    assert_eq!(see("v2", to, 2, old(false)), both);
+    let stall =
+        json!({"stall": {"since": "2026-01-01T00:00:00Z", "reason": "PodFailing", "message": "", "reverting": true}});
+    f.watch::<RunKind>(run(30, stall));
+    assert_eq!(see("v2", to, 2, old(true)), both, "it may be changed once more");
+}
+
+#[tokio::test(start_paused = true)]
+async fn counts_of_a_held_deployment_are_no_news_for_it() {
+    let f = Fixture::new();
+    let web = |version: u64, held: bool, status: Value| {
+        let mut web = deployment("web", version, "v2", held);
+        web["status"] = status;
+        web
+    };
+    let set = |version: u64, available: i64, observed: i64| {
+        let mut set = replica_set("web-1", "web", version, "v1");
+        set["status"] = json!({"replicas": 2, "availableReplicas": available, "observedGeneration": observed});
+        set
+    };
+    let counts = |available: i64, observed: i64| json!({"observedGeneration": observed, "replicas": 2, "availableReplicas": available});
+    f.watch::<DeploymentKind>(web(1, true, counts(2, 1)));
+    assert_eq!(f.watch::<ReplicaSetKind>(set(2, 2, 1)), ["web"]);
+    assert_eq!(f.watch::<ReplicaSetKind>(set(3, 1, 1)), [""; 0]);
+    assert_eq!(f.watch::<ReplicaSetKind>(set(4, 0, 1)), ["web"], "whether any is available counts");
+    assert_eq!(f.watch::<ReplicaSetKind>(set(5, 0, 2)), ["web"]);
+    assert_eq!(f.watch::<DeploymentKind>(web(6, true, counts(1, 1))), [""; 0]);
+    assert_eq!(f.watch::<DeploymentKind>(web(7, true, counts(1, 2))), ["web"]);
+    assert_eq!(f.watch::<DeploymentKind>(web(8, false, counts(1, 2))), ["web"]);
+    assert_eq!(f.watch::<DeploymentKind>(web(9, false, counts(2, 2))), ["web"]);
+    assert_eq!(f.watch::<ReplicaSetKind>(set(10, 2, 2)), ["web"]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn equal_templates_are_kept_once() {
     let f = Fixture::new();
@@ -161,7 +265,9 @@ async fn what_waits_is_told_of_its_predecessor() {
     // At rest it waits for nothing any more.
     f.watch::<DeploymentKind>(deployment("web", 6, "v1", false));
     assert!(f.world("web").components.is_empty());
-    assert_eq!(f.watch::<PodKind>(pod("etcd-1-a", "etcd-1", 7)), ["etcd"]);
+    let gone = Version { uid: "uid-etcd-1-a".into(), resource_version: "7".into() };
+    f.observe.forget::<PodKind>(&Key::new("ns", "etcd-1-a"), &gone, None);
+    assert_eq!(f.told(), ["etcd"]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use interlock_core::{
     api::{
-        policy::Phase,
+        hook::Phase,
         run::{Outcome, StepOutcome},
     },
     effect::Effect,
@@ -169,7 +169,7 @@ impl Metrics {
     }
 
     /// A change has led to a write, which begins so long after the change arrived. While as many writes to pods are under
-    /// way as may be, the time until one of them is answered is not counted: it is the API server's.
+    /// way as may be, or one that everything waits for, the time until the answer is not counted: it is the API server's.
     pub fn first_write(&self, after: Duration) {
         self.0.first_write.observe(after.as_secs_f64());
     }
@@ -219,8 +219,14 @@ const fn run_outcome(outcome: Outcome) -> &'static str {
     }
 }
 
-const STEP_OUTCOMES: [StepOutcome; 5] =
-    [StepOutcome::Succeeded, StepOutcome::Failed, StepOutcome::TimedOut, StepOutcome::Skipped, StepOutcome::Cancelled];
+const STEP_OUTCOMES: [StepOutcome; 6] = [
+    StepOutcome::Succeeded,
+    StepOutcome::Failed,
+    StepOutcome::TimedOut,
+    StepOutcome::Skipped,
+    StepOutcome::Cancelled,
+    StepOutcome::Superseded,
+];
 
 const fn step_outcome(outcome: StepOutcome) -> &'static str {
     match outcome {
@@ -229,6 +235,7 @@ const fn step_outcome(outcome: StepOutcome) -> &'static str {
         StepOutcome::TimedOut => "TimedOut",
         StepOutcome::Skipped => "Skipped",
         StepOutcome::Cancelled => "Cancelled",
+        StepOutcome::Superseded => "Superseded",
     }
 }
 
@@ -240,6 +247,7 @@ pub const fn effect_kind(effect: &Effect) -> &'static str {
         Effect::DeleteRun { .. } => "DeleteRun",
         Effect::PatchPod { .. } => "PatchPod",
         Effect::ResizePod { .. } => "ResizePod",
+        Effect::SetReadinessGate { .. } => "SetReadinessGate",
         Effect::CreateReplicaSet { .. } => "CreateReplicaSet",
         Effect::PatchReplicaSet { .. } => "PatchReplicaSet",
         Effect::DeleteReplicaSet { .. } => "DeleteReplicaSet",

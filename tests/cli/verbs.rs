@@ -170,7 +170,7 @@ async fn a_failed_hook_is_explained_skipped_and_the_update_goes_on() {
     let wrong = env.plugin(&["skip", "deploy/web", "--hook", "smoky"]).await;
     assert!(wrong.code == Some(1) && wrong.err.contains("has no hook smoky; its hooks: smoke"), "{wrong:?}");
     let skip = env.plugin(&["skip", "deploy/web"]).await;
-    assert!(skip.code == Some(0) && skip.out.contains("Skip hook/smoke decided by "), "{skip:?}");
+    assert!(skip.code == Some(0) && skip.out.contains("Skip hook smoke decided by "), "{skip:?}");
     let waited = env.plugin(&["wait", "deploy/web", "--timeout", "1m"]).await;
     assert_eq!((waited.code, waited.out.as_str()), (Some(0), "deployment/web settled (Succeeded)\n"), "{waited:?}");
     assert_eq!(image(&env.get("web").await), "r.test/img:v2");
@@ -200,5 +200,51 @@ async fn a_failed_hook_is_explained_skipped_and_the_update_goes_on() {
     assert!(waited.code == Some(1) && waited.err.contains("was aborted"), "{waited:?}");
     let nothing = env.plugin(&["resume", "deploy/web"]).await;
     assert!(nothing.code == Some(1) && nothing.err.contains("has ended (Aborted)"), "{nothing:?}");
+    assert_eq!(controller.terminate().await, Some(0));
+}
+
+#[tokio::test]
+async fn an_approval_is_given_once_in_ones_own_name_and_shown() {
+    let env = Env::new("approve").await;
+    env.create("web", 2).await;
+    let approval = json!([{"name": "ok", "phase": "PreUpdate", "approval": {}}, {"name": "rest", "phase": "PostUpdate", "wait": {"seconds": 0}}]);
+    env.policy("web", approval).await;
+    let mut controller = env.controller(&["--leader-elect=false"]).await;
+    controller.ready().await;
+    let nothing = env.plugin(&["approve", "deploy/web"]).await;
+    assert!(nothing.code == Some(1) && nothing.err.contains("it has no run"), "{nothing:?}");
+
+    env.set_image("web", "r.test/img:v2", false).await;
+    env.until("it waits for approval", 60, async || {
+        env.plugin(&["explain", "deploy/web"]).await.out.contains("approve deploy/web")
+    })
+    .await;
+    for (args, said) in [
+        (&["--hook", "rest"][..], "hook rest is no approval"),
+        (&["--hook", "no"], "has no hook no; its hooks: ok, rest"),
+        (&["--attempt", "2"], "attempt 2 has not begun, the latest is 1"),
+        (&["--hook", "ok", "--pod", "web-1"], "runs once and for no pod"),
+    ] {
+        let got = env.plugin(&[&["approve", "deploy/web"][..], args].concat()).await;
+        assert!(got.code == Some(1) && got.err.contains(said), "{args:?} {got:?}");
+    }
+    let reader = env.cluster.issue_client_cert("approver", &[]).unwrap();
+    let no_right =
+        ended(PLUGIN, &["approve", "web", "--kubeconfig", reader.to_str().unwrap(), "-n", &env.namespace]).await;
+    assert_eq!(no_right.code, Some(5), "{no_right:?}");
+
+    let approve = env.plugin(&["approve", "deploy/web", "--attempt", "1", "--reason", "looked at"]).await;
+    assert!(approve.code == Some(0) && approve.out.contains("Approve hook ok, attempt 1 decided by"), "{approve:?}");
+    let again = env.plugin(&["approve", "deploy/web"]).await;
+    assert_eq!(again.code, Some(1), "{again:?}");
+    let waited = env.plugin(&["wait", "deploy/web", "--timeout", "1m"]).await;
+    assert_eq!((waited.code, waited.out.as_str()), (Some(0), "deployment/web settled (Succeeded)\n"), "{waited:?}");
+    for verb in ["history", "explain"] {
+        let shown = env.plugin(&[verb, "deploy/web"]).await;
+        let line = shown.out.lines().find(|line| line.contains("hook/ok")).unwrap_or_else(|| panic!("{shown:?}"));
+        assert!(line.contains("Approve") && line.contains("taken up") && line.contains("looked at"), "{line}");
+    }
+    let status = env.plugin(&["status", "-o", "wide"]).await;
+    assert!(status.out.contains("Approve hook/ok, attempt 1, by "), "{status:?}");
     assert_eq!(controller.terminate().await, Some(0));
 }

@@ -3,6 +3,7 @@
 use std::{
     path::Path,
     process::{ExitStatus, Stdio},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -17,6 +18,7 @@ pub(crate) struct Controller {
     child: Child,
     /// Where it serves.
     pub(crate) url: String,
+    log: Arc<Mutex<Vec<String>>>,
 }
 
 impl Controller {
@@ -35,10 +37,12 @@ impl Controller {
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let log = Arc::new(Mutex::new(Vec::new()));
         let port = timeout(Duration::from_secs(150), async {
             loop {
                 let line = lines.next_line().await.unwrap().expect("it ended before it listened");
                 let event: serde_json::Value = serde_json::from_str(&line).expect(&line);
+                log.lock().unwrap().push(line);
                 if let Some(port) = event["port"].as_u64() {
                     return port;
                 }
@@ -47,8 +51,25 @@ impl Controller {
         .await
         .unwrap();
         // Read on, or it would block on a full pipe.
-        tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-        Self { child, url: format!("http://127.0.0.1:{port}") }
+        let kept = log.clone();
+        tokio::spawn(async move {
+            while let Ok(Some(line)) = lines.next_line().await {
+                kept.lock().unwrap().push(line);
+            }
+        });
+        Self { child, url: format!("http://127.0.0.1:{port}"), log }
+    }
+
+    /// The lines of its log so far.
+    #[allow(dead_code)] // not every test program reads it
+    pub(crate) fn log(&self) -> Vec<String> {
+        self.log.lock().unwrap().clone()
+    }
+
+    /// Its metrics as they are now.
+    #[allow(dead_code)]
+    pub(crate) async fn metrics(&self) -> String {
+        get(&self.url, "/metrics").await.1
     }
 
     /// Waits until it is ready.

@@ -6,11 +6,11 @@ use tally::Tally;
 
 use crate::{
     crashes::{CHECKS, PODS, check, undisturbed},
-    harness::{Env, Moment, objects, process::Way},
+    harness::{
+        Env, Moment, objects,
+        process::{ALONE, Way},
+    },
 };
-
-/// Nobody else is there.
-const ALONE: [&str; 1] = ["--leader-elect=false"];
 
 async fn ready() -> (Env, Way) {
     let env = Env::new("killed").await;
@@ -23,24 +23,10 @@ async fn ready() -> (Env, Way) {
 async fn killed(moment: Moment, nth: usize, tally: &Tally) {
     let what = format!("killed {moment:?} write {nth}");
     let (env, way) = ready().await;
-    let mut first = way.start(&ALONE).await;
     let mark = env.observer.mark();
-    let mut stops = way.gate.stop_at_any(moment, nth);
-    env.patch("web", objects::set_image("v2")).await;
-    let mut second = None;
-    let stop = tokio::select! {
-        stop = stops.recv() => {
-            first.signal("KILL");
-            first.wait().await;
-            second = Some(way.start(&ALONE).await);
-            stop
-        }
-        // Fewer writes than in the reference run: timing decides whether counters are written.
-        () = env.ended("web", "Succeeded") => None,
-    };
+    let aftermath = way.update_killed_at(&env, moment, nth, env.ended("web", "Succeeded")).await;
     check(&env, mark, &what).await;
-    // Held back until here: with its client gone the write must never be made.
-    drop((stop, second));
+    drop(aftermath);
     tally.points(1);
     tally.checks(CHECKS);
 }

@@ -14,6 +14,8 @@ mod content;
 mod crashes;
 mod examples;
 mod failures;
+mod hooks;
+mod jobs;
 mod killed;
 mod random;
 mod scenarios;

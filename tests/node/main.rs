@@ -13,11 +13,14 @@ mod controller;
 #[allow(dead_code, unused_imports)] // shared with the end-to-end tests, which use more of it
 mod harness;
 
+mod load;
 mod node;
 mod truth;
 
 mod chain;
+mod drain;
 mod failing;
 mod images;
+mod prepull;
 mod resources;
 mod slow;

@@ -7,6 +7,7 @@ use std::{
 };
 
 use devcluster::{Cluster, Options, Registry, can_run_real_node};
+use interlock::install::InstallOptions;
 use serde_json::{Value, json};
 use tally::Tally;
 use tokio::sync::{OnceCell, mpsc::UnboundedReceiver};
@@ -56,7 +57,8 @@ async fn cluster() -> &'static Cluster {
     let start = async || {
         let options = Options { nodes: 0, kwok: false, real_node: true, ..Options::default() };
         let cluster = Cluster::start(options).await.expect("a development cluster with a real node");
-        prepare(&cluster).await;
+        // Only namespaces that are chosen are concerned.
+        prepare(&cluster, &InstallOptions { readiness_gate: true, ..InstallOptions::default() }).await;
         cluster
     };
     CLUSTER.get_or_init(start).await

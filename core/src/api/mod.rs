@@ -4,6 +4,7 @@
 //! may not decide anything.
 
 pub mod condition;
+pub mod hook;
 pub mod names;
 pub mod policy;
 pub mod run;

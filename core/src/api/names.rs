@@ -25,6 +25,16 @@ pub const MARKS: [&str; 4] = [HELD_BY, HELD_AT, RESUME, RELEASE];
 
 /// Pod: what our last in-place update of this pod started from, and where it goes (JSON).
 pub const UPDATE: &str = "interlock.dev/update";
+/// Pod: what a `podGate` waits for now: PreparingUpdate, Updating, Updated.
+pub const POD_STATE: &str = "interlock.dev/state";
+/// Pod: the readiness gate by which a pod leaves the EndpointSlices before its containers are replaced.
+pub const READINESS_GATE: &str = "interlock.dev/in-place-update-ready";
+/// Job and pod of a hook: the key of the attempt, as an annotation, and a hash of it, as a label.
+pub const HOOK_KEY: &str = "interlock.dev/hook-key";
+/// Deployment or pod: what `patch` hooks with `undoOnRevert` replaced (JSON), by the run that did.
+pub const UNDO: &str = "interlock.dev/undo";
+/// Pod or Namespace label: `enabled` asks for the readiness gate in new pods, `disabled` on a pod goes before its namespace.
+pub const READINESS_GATE_LABEL: &str = "interlock.dev/readiness-gate";
 /// ReplicaSet label: made by us to keep a revision in the history. A label, since `rollout undo` copies annotations.
 pub const HISTORY_LABEL: &str = "interlock.dev/history";
 /// ReplicaSet label: an empty copy that keeps the template that ran last the youngest while nothing runs.

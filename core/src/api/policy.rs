@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::condition::Condition;
+use super::{condition::Condition, hook::Hook};
 
 /// What a HookPolicy asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -186,6 +186,8 @@ pub struct Update {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(length(max = 32), inner(length(min = 1, max = 317))))]
     pub in_place_metadata: Vec<String>,
+    /// What happens to a pod before its containers are replaced.
+    pub drain: Drain,
     /// Respect (default) or Ignore PodDisruptionBudgets.
     pub disruption_budgets: DisruptionBudgets,
     /// Seconds without a new maximum of updated, available pods after which the update has failed.
@@ -204,12 +206,27 @@ impl Default for Update {
             max_unavailable: None,
             partition: 0,
             in_place_metadata: Vec::new(),
+            drain: Drain::default(),
             disruption_budgets: DisruptionBudgets::default(),
             progress_deadline_seconds: 600,
             tolerance: Tolerance::default(),
             failure: Failure::default(),
         }
     }
+}
+
+/// How traffic leaves a pod before its containers are replaced. It needs our readiness gate in the pod
+/// ([`super::names::READINESS_GATE`]); a pod without it is updated without, and a condition says so.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Drain {
+    /// Seconds to wait after every EndpointSlice shows the pod not ready.
+    #[cfg_attr(feature = "schema", schemars(range(min = 0, max = 3600)))]
+    pub seconds: i64,
+    /// Take the pod out of the EndpointSlices first. Pods that are made from now on get the gate by admission, once that
+    /// is installed.
+    pub readiness_gate: bool,
 }
 
 /// When a failing container is believed.
@@ -326,105 +343,6 @@ pub struct Component {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(length(max = 16), inner(length(min = 1, max = 317))))]
     pub after: Vec<String>,
-}
-
-/// An action at a phase of the update.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(extend("x-kubernetes-validations" = [{
-    "rule": "[has(self.http), has(self.wait)].filter(x, x).size() == 1",
-    "message": "exactly one of http and wait must be given"}])))]
-pub struct Hook {
-    /// Name, unique in the policy.
-    #[cfg_attr(
-        feature = "schema",
-        schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))
-    )]
-    pub name: String,
-    /// When it runs.
-    pub phase: Phase,
-    /// An HTTP request.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub http: Option<HttpHook>,
-    /// A pause.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub wait: Option<WaitHook>,
-    /// Seconds that one attempt may take.
-    #[serde(default = "sixty")]
-    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 86400)))]
-    pub timeout_seconds: i64,
-    /// Attempts after the first.
-    #[serde(default = "three")]
-    #[cfg_attr(feature = "schema", schemars(range(min = 0, max = 100)))]
-    pub retries: i64,
-    /// Seconds before the first retry; doubled each time, with jitter, at most five minutes.
-    #[serde(default = "two")]
-    #[cfg_attr(feature = "schema", schemars(range(min = 0, max = 300)))]
-    pub backoff_seconds: i64,
-    /// Abort (default): the update fails. Continue: the failure is reported and the update goes on.
-    #[serde(default)]
-    pub failure: HookFailure,
-}
-
-const fn sixty() -> i64 {
-    60
-}
-const fn three() -> i64 {
-    3
-}
-
-/// When a hook runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub enum Phase {
-    /// Before anything of the update starts.
-    PreUpdate,
-    /// After every pod runs the new template.
-    PostUpdate,
-}
-
-impl Phase {
-    /// The word as the API writes it.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::PreUpdate => "PreUpdate",
-            Self::PostUpdate => "PostUpdate",
-        }
-    }
-}
-
-/// What a failed hook means for its update.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub enum HookFailure {
-    /// The update fails.
-    #[default]
-    Abort,
-    /// Reported, and the update goes on.
-    Continue,
-}
-
-/// An HTTP POST of the update's facts. Any status from 200 to 299 is success; redirects are not followed.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct HttpHook {
-    /// Absolute URL, `http` or `https`.
-    #[cfg_attr(
-        feature = "schema",
-        schemars(length(min = 8, max = 2048), regex(pattern = r"^https?://[^\s/?#@]+([/?#]\S*)?$"))
-    )]
-    pub url: String,
-}
-
-/// A pause of fixed length.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct WaitHook {
-    /// How long.
-    #[cfg_attr(feature = "schema", schemars(range(min = 0, max = 86400)))]
-    pub seconds: i64,
 }
 
 /// What the controller reports of a HookPolicy.

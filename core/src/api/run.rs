@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     condition::Condition,
-    policy::{Hook, OnDelete, Phase, Update},
+    hook::{Hook, Phase},
+    policy::{OnDelete, Update},
 };
 use crate::{template::Template, time::Time};
 
@@ -153,6 +154,14 @@ pub struct Decision {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(length(max = 253)))]
     pub target: Option<String>,
+    /// The pod whose hook is meant, by name; absent: every pod's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(length(max = 253)))]
+    pub pod: Option<String>,
+    /// The attempt that is meant; a decision about another one is refused. Absent: whichever there is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
+    pub attempt: Option<i64>,
     /// Why, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(length(max = 1024)))]
@@ -203,6 +212,14 @@ pub struct HookRunStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(length(max = 256)))]
     pub steps: Vec<Step>,
+    /// Pods whose hooks are all through and whose steps had to make room: the first 12 hexadecimal digits of the SHA-256
+    /// of each pod's UID.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(length(max = 10_000), inner(length(max = 12))))]
+    pub pod_hooks_done: Vec<String>,
+    /// How often the run has come to a standstill by failure.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub failures: i64,
     /// Pods, counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pods: Option<PodCounts>,
@@ -235,6 +252,11 @@ pub struct HookRunStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(length(max = 64), inner(length(max = 63))))]
     pub decisions_used: Vec<String>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // serde asks for a reference
+const fn is_zero(n: &i64) -> bool {
+    *n == 0
 }
 
 /// How a run ended.
@@ -313,6 +335,17 @@ pub struct Step {
     pub hook: String,
     /// Its phase.
     pub phase: Phase,
+    /// Name of the pod, in a phase that runs for each pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(length(max = 253)))]
+    pub pod: Option<String>,
+    /// UID of that pod.
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "podUID")]
+    #[cfg_attr(feature = "schema", schemars(length(max = 128)))]
+    pub pod_uid: Option<String>,
+    /// The how-manieth failure of the run it tells of, in phase OnFailure.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<i64>,
     /// The how-manieth attempt, from 1.
     pub attempt: i64,
     /// When it was decided to act. Recorded before acting.
@@ -327,6 +360,9 @@ pub struct Step {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[cfg_attr(feature = "schema", schemars(length(max = 128)))]
     pub reason: String,
+    /// What this `patch` replaced is back, by a Revert.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub undone: bool,
 }
 
 /// Result of an attempt.
@@ -341,8 +377,10 @@ pub enum StepOutcome {
     TimedOut,
     /// Somebody skipped it.
     Skipped,
-    /// The run was superseded or aborted meanwhile.
+    /// The run was aborted or its template taken back meanwhile.
     Cancelled,
+    /// A newer template replaced the run meanwhile.
+    Superseded,
 }
 
 /// Pods, counted.

@@ -3,9 +3,10 @@
 use super::{Flow, GO, Planner, STOP, State, patches, pods::Purpose, running::pods_of};
 use crate::{
     api::{
+        hook::Phase,
         names,
-        policy::{Phase, Update},
-        run::{Outcome, PodCounts, Way, WayKind},
+        policy::Update,
+        run::{Outcome, PodCounts, StepOutcome, Way, WayKind},
     },
     effect::{DeploymentPurpose, Effect},
     planted::{Bug, planted},
@@ -23,6 +24,7 @@ impl<'w> Planner<'w> {
         if run.spec.settings.audit {
             return self.audited();
         }
+        self.take_results();
         if self.status.released_at.is_none() {
             self.status.released_at = Some(self.now);
             self.status.waiting_for = None;
@@ -32,7 +34,7 @@ impl<'w> Planner<'w> {
                 || self.status.way.as_ref().is_none_or(|w| w.kind == WayKind::InPlace && !self.went_in_place(run))
             {
                 self.status.way = Some(Way { kind: WayKind::Native, because: vec![BY_OTHERS.to_owned()] });
-                self.cancel_open_hooks();
+                self.cancel_open_hooks(StepOutcome::Cancelled);
                 self.event(
                     true,
                     Reason::ReleasedByOther,
@@ -41,6 +43,7 @@ impl<'w> Planner<'w> {
             }
         }
         self.decisions();
+        self.on_failure();
         if self.status.ended.is_some() {
             if !self.complete() {
                 // In the same pass: once the end is stored, nothing here looks at this run again.
@@ -149,6 +152,12 @@ impl<'w> Planner<'w> {
         if self.status.stall.is_some() {
             return self.freeze();
         }
+        if let Some(set) = self.wedged() {
+            self.plan.effects.push(Effect::PatchReplicaSet {
+                name: set.name.clone(),
+                patch: patches::desired_replicas(set, self.d.replicas),
+            });
+        }
         let set = self.equal_set();
         let pods = set.map(|s| pods_of(self.w, s)).unwrap_or_default();
         let available = set.map_or(0, |s| s.available);
@@ -182,6 +191,19 @@ impl<'w> Planner<'w> {
         self.wait(State::Finishing, Reason::Completing, what, until, "")
     }
 
+    /// The ReplicaSet by which the Deployment controller would only ever scale, and never roll: the only one with replicas has as
+    /// many as are wanted, but says by its annotation that another number was wanted when they were given to it. The controller
+    /// takes this for a change of scale, finds nothing to scale, and leaves it as it is, for ever (Kubernetes 1.37,
+    /// `isScalingEvent` and `scale` in `pkg/controller/deployment`).
+    fn wedged(&self) -> Option<&'w ReplicaSet> {
+        let scaled: Vec<&'w ReplicaSet> = self.sets().into_iter().filter(|s| s.replicas > 0).collect();
+        let [only] = scaled.as_slice() else { return None };
+        let number = only.annotations.get(names::DESIRED_REPLICAS)?.parse::<i64>().ok()?;
+        let seen = self.d.status.observed_generation >= self.d.generation;
+        let stuck = only.template != self.d.template && only.replicas == self.d.replicas && number != self.d.replicas;
+        (seen && stuck && !planted(Bug::StaleDesiredReplicas)).then_some(*only)
+    }
+
     /// A native roll stops: paused, as a hold. The stall is stored first, so that the pause is explained whatever
     /// happens in between.
     fn freeze(&mut self) -> Flow {
@@ -194,6 +216,7 @@ impl<'w> Planner<'w> {
         }
         let message = self.status.stall.as_ref().map(|s| format!("{}: {}", s.reason, s.message)).unwrap_or_default();
         self.status.waiting_for = None;
+        self.on_failure();
         self.report(State::Stalled, message)
     }
 

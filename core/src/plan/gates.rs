@@ -4,7 +4,7 @@ use super::{Flow, GO, Planner, STOP, State};
 use crate::{
     api::{
         policy::{Failure, OnDelete},
-        run::{Stall, WayKind},
+        run::{Stall, StepOutcome, WayKind},
     },
     order,
     pod::clip,
@@ -20,6 +20,7 @@ impl Planner<'_> {
             Some(stall) => {
                 let message = format!("{}: {}", stall.reason, stall.message);
                 self.status.waiting_for = None;
+                self.on_failure();
                 self.report(State::Stalled, message)
             }
         }
@@ -36,6 +37,11 @@ impl Planner<'_> {
             && self.d.held();
         self.status.stall =
             Some(Stall { since: self.now, reason: reason.as_str().to_owned(), message: message.clone(), reverting });
+        self.status.failures = self.status.failures.saturating_add(1);
+        if reverting {
+            // Pods that are put back run no hooks.
+            self.cancel_steps(StepOutcome::Cancelled, |s| s.phase.of_pod());
+        }
         self.event(true, reason, format!("{message}; see: kubectl interlock explain deploy/{}", self.d.name));
         self.stalled()
     }
@@ -43,6 +49,10 @@ impl Planner<'_> {
     /// The user's own pause, and the emergency stop: nothing is done while it lasts, and no clock runs.
     pub(super) fn user_pause(&mut self) -> Flow {
         if !self.d.user_paused() {
+            let paused = self.status.waiting_for.as_ref().filter(|w| w.reason == Reason::UserPaused.as_str());
+            if let Some(since) = paused.map(|w| w.since) {
+                self.clocks_stood(since);
+            }
             return GO;
         }
         self.status.progress = None;
@@ -55,7 +65,8 @@ impl Planner<'_> {
     pub(super) fn hold_limit(&mut self) -> Flow {
         let Some(run) = self.run else { return GO };
         let limit = run.spec.settings.max_hold_seconds;
-        if limit <= 0 || self.status.way.is_some() {
+        let person = self.status.waiting_for.as_ref().is_some_and(|w| w.reason == Reason::Approval.as_str());
+        if limit <= 0 || self.status.way.is_some() || person {
             return GO;
         }
         let until = self.status.resumed_at.unwrap_or(run.created).plus_seconds(limit);

@@ -3,9 +3,10 @@
 use super::{Flow, GO, Planner, State, governance, history, patches, pods::Purpose, replicasets, running};
 use crate::{
     api::{
+        hook::Phase,
         names,
-        policy::{Enforcement, IntOrPercent, Phase, Strategy, Update},
-        run::{HookRunSpec, ObjectRef, Outcome, Owed, Way, WayKind},
+        policy::{Enforcement, IntOrPercent, Strategy, Update},
+        run::{HookRunSpec, ObjectRef, Outcome, Owed, StepOutcome, Way, WayKind},
     },
     classify::{self, Class},
     effect::Effect,
@@ -30,6 +31,7 @@ impl<'w> Planner<'w> {
         if self.status.stall.is_some() {
             self.status.released_at = None; // a native roll that was frozen is held again
         }
+        self.take_results();
         self.decisions();
         if self.status.ended.is_some() {
             return self.report(
@@ -38,12 +40,19 @@ impl<'w> Planner<'w> {
             );
         }
         if self.orphan_released() {
-            self.native_because("the policy was deleted, and its onDelete is Release");
-            self.cancel_open_hooks();
+            let because = "the policy was deleted, and its onDelete is Release";
+            self.cancel_open_hooks(StepOutcome::Cancelled);
+            // Once committed, the end of the hold waits for the barrier whatever its reason.
+            if let Some(main) = main.filter(|m| self.status.commit.is_some() && m.template == self.d.template) {
+                self.barrier(main)?;
+                return self.release(because);
+            }
+            self.native_because(because);
             return self.release_natively();
         }
         self.replica_sets(main)?;
         self.user_pause()?;
+        self.on_failure();
         self.stalled_or_reverting(main)?;
         self.hold_limit()?;
         self.order_gate()?;
@@ -230,6 +239,9 @@ impl<'w> Planner<'w> {
             if self.touched_and_wrong(&main.template, main, &update) || self.any_moving(main, &update) {
                 self.pods(&main.template.clone(), main, &update, Purpose::Repair)?;
             }
+            if let Some(run) = self.run {
+                self.undo_patches(run)?;
+            }
             self.status.waiting_for = None;
             self.status.pods = None;
             if let Some(stall) = self.status.stall.as_mut().filter(|s| !s.message.ends_with(PUT_BACK)) {
@@ -280,6 +292,9 @@ impl<'w> Planner<'w> {
                     }
                 }
             }
+        }
+        if self.d.replicas > 10_000 && run.spec.settings.hooks.iter().any(|h| h.phase.of_pod()) {
+            because.push("hooks of single pods are recorded for at most 10000 pods".to_owned());
         }
         if strategy == Strategy::Native {
             because.push("the policy's update.strategy is Native".to_owned());

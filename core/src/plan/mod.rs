@@ -15,13 +15,20 @@ mod held;
 mod history;
 mod hooks;
 mod patches;
+mod podhooks;
 mod pods;
+mod readiness;
 mod replicasets;
 mod rest;
 mod running;
 mod status;
+mod steps;
+mod undo;
 
-use std::ops::ControlFlow;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::ControlFlow,
+};
 
 use crate::{
     api::run::{HookRunStatus, Outcome, WaitingFor, Way},
@@ -32,9 +39,11 @@ use crate::{
     world::{Deployment, Run, World},
 };
 
-pub use hooks::key as hook_key;
+pub use hooks::fact_names;
 pub use patches::release_at;
+pub use readiness::drain_key;
 pub use status::{SLOT_REASONS, conditions};
+pub use steps::{key as hook_key, passed as hook_passed, pod_mark};
 
 /// What to do next for one Deployment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -145,6 +154,16 @@ struct Planner<'w> {
     plan: Plan,
     /// An update that slipped past the hold.
     missed: Option<String>,
+    /// Keys of the attempts whose intent is stored and that have no result there.
+    stored: BTreeSet<String>,
+    /// Names of pods that are not to serve now, because we are at them.
+    closed: BTreeSet<&'w str>,
+    /// What annotation [`crate::api::names::POD_STATE`] is to say, by name of the pod; it is on no other pod.
+    states: BTreeMap<&'w str, &'static str>,
+    /// What this way of the update cannot do.
+    limited: Option<(Reason, String)>,
+    /// A hook, a pause or a person is waited for: no pod is late.
+    unhurried: bool,
 }
 
 impl<'w> Planner<'w> {
@@ -156,7 +175,24 @@ impl<'w> Planner<'w> {
                 && matches!(r.status.ended.as_ref().map(|e| e.outcome), None | Some(Outcome::Aborted))
         });
         let status = run.map(|r| r.status.clone()).unwrap_or_default();
-        Self { w, d: &w.deployment, now: w.now, run, status, plan: Plan::default(), missed: None }
+        Self::of(w, run, status)
+    }
+
+    fn of(w: &'w World, run: Option<&'w Run>, status: HookRunStatus) -> Self {
+        Self {
+            w,
+            d: &w.deployment,
+            now: w.now,
+            run,
+            status,
+            plan: Plan::default(),
+            missed: None,
+            stored: run.map(steps::open_keys).unwrap_or_default().into_iter().collect(),
+            closed: BTreeSet::new(),
+            states: BTreeMap::new(),
+            limited: None,
+            unhurried: false,
+        }
     }
 
     fn decide(&mut self) -> Flow {
@@ -186,7 +222,7 @@ impl<'w> Planner<'w> {
             let returned = run.spec.old_template.as_ref() == Some(&self.d.template);
             let outcome = if returned { Outcome::Returned } else { Outcome::Superseded };
             let status = self.ended_status(run, outcome);
-            let keys = hooks::open_keys(run);
+            let keys = steps::open_keys(run);
             if !keys.is_empty() {
                 self.plan.effects.push(Effect::CancelHooks(keys));
             }

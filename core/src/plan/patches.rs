@@ -39,7 +39,14 @@ pub(super) fn run_name(deployment: &str, uid: &str, target: &str, sequence: i64)
 
 /// One write per pod: images by name, listed metadata, and the baseline by which its end is told, with `test` on what
 /// is there.
-pub(super) fn pod(pod: &Pod, difference: &Difference, hash: &str, now: Time, quiet: bool) -> Value {
+pub(super) fn pod(
+    pod: &Pod,
+    difference: &Difference,
+    hash: &str,
+    now: Time,
+    quiet: bool,
+    state: Option<&str>,
+) -> Value {
     let mut operations = vec![json!({"op": "test", "path": "/metadata/uid", "value": pod.uid})];
     let mut was = BTreeMap::new();
     for (index, image) in &difference.images {
@@ -51,13 +58,13 @@ pub(super) fn pod(pod: &Pod, difference: &Difference, hash: &str, now: Time, qui
         let status = container.status.clone().unwrap_or_default();
         was.insert(
             container.name.clone(),
-            Was {
+            Box::new(Was {
                 spec: container.image.clone(),
                 id: status.id,
                 image: status.image,
                 image_id: status.image_id,
                 restarts: status.restarts,
-            },
+            }),
         );
     }
     if !difference.images.is_empty() {
@@ -83,6 +90,9 @@ pub(super) fn pod(pod: &Pod, difference: &Difference, hash: &str, now: Time, qui
     }
     metadata(&mut operations, "labels", &difference.labels, &pod.labels);
     metadata(&mut operations, "annotations", &difference.annotations, &pod.annotations);
+    if let Some(state) = state {
+        show(&mut operations, pod, Some(state));
+    }
     operations.push(
         json!({"op": "add", "path": format!("/metadata/annotations/{}", escape(names::UPDATE)), "value": record}),
     );
@@ -90,6 +100,21 @@ pub(super) fn pod(pod: &Pod, difference: &Difference, hash: &str, now: Time, qui
         operations.retain(|o| o["op"] != "test");
     }
     Value::Array(operations)
+}
+
+/// What the pod says of its update, for whoever its `podGate` waits for.
+pub(super) fn pod_state(pod: &Pod, state: Option<&str>) -> Value {
+    let mut operations = vec![json!({"op": "test", "path": "/metadata/uid", "value": pod.uid})];
+    if !pod.has_annotations {
+        operations.push(json!({"op": "add", "path": "/metadata/annotations", "value": {}}));
+    }
+    show(&mut operations, pod, state);
+    Value::Array(operations)
+}
+
+fn show(operations: &mut Vec<Value>, pod: &Pod, state: Option<&str>) {
+    let change = BTreeMap::from([(names::POD_STATE.to_owned(), state.map(ToOwned::to_owned))]);
+    metadata(operations, "annotations", &change, &pod.annotations);
 }
 
 fn metadata(
@@ -167,6 +192,17 @@ pub(super) fn scale_to_zero(replicas: i64) -> Value {
     json!([
         {"op": "test", "path": "/spec/replicas", "value": replicas},
         {"op": "replace", "path": "/spec/replicas", "value": 0},
+    ])
+}
+
+/// What the Deployment controller notes when it scales, where it had nothing to scale.
+pub(super) fn desired_replicas(set: &ReplicaSet, replicas: i64) -> Value {
+    let path = format!("/metadata/annotations/{}", escape(names::DESIRED_REPLICAS));
+    json!([
+        {"op": "test", "path": "/metadata/uid", "value": set.uid},
+        {"op": "test", "path": "/spec/replicas", "value": replicas},
+        {"op": "test", "path": path, "value": set.annotations.get(names::DESIRED_REPLICAS)},
+        {"op": "replace", "path": path, "value": replicas.to_string()},
     ])
 }
 

@@ -1,15 +1,22 @@
 //! The sliding window: which pods change now. The next pod starts the moment one is done.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Flow, GO, Planner, State, patches, running::pods_of};
+use super::{
+    Flow, GO, Planner, State,
+    hooks::Wait,
+    patches,
+    podhooks::{At, Outlook},
+    running::pods_of,
+    steps::{MOST_PODS, PodHooks, pod_mark},
+};
 use crate::{
     api::{
         policy::{DisruptionBudgets, Update},
         run::{PodCounts, Progress},
     },
     effect::Effect,
-    pod::{Difference, Stage, Target, available_at, stage},
+    pod::{Difference, Stage, Target, available_at, serves, stage},
     reason::Reason,
     template::Template,
     time::Time,
@@ -32,10 +39,67 @@ pub(super) enum Purpose {
 }
 
 /// One pod with what is to be said of it.
-struct Seen<'w> {
-    pod: &'w Pod,
-    difference: Difference,
-    stage: Stage,
+pub(super) struct Seen<'w> {
+    pub pod: &'w Pod,
+    /// Most pods have none: boxed, a thousand of these are no memory that the system has to be asked for.
+    difference: Option<Box<Difference>>,
+    pub stage: Stage,
+}
+
+static NOTHING: Difference =
+    Difference { images: Vec::new(), labels: BTreeMap::new(), annotations: BTreeMap::new(), resources: Vec::new() };
+
+impl Seen<'_> {
+    fn difference(&self) -> &Difference {
+        self.difference.as_deref().unwrap_or(&NOTHING)
+    }
+}
+
+/// The pods, counted. One that is at its hooks is in one of two states: before its update it is `begun`, after it `late`.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    total: i64,
+    /// On the new template, available, hooks through.
+    done: i64,
+    moving: i64,
+    begun: i64,
+    late: i64,
+    /// Whatever the template.
+    available: i64,
+    /// Not available, or at their hooks.
+    unavailable: i64,
+    /// Not available, or at the hooks after their update.
+    down: i64,
+}
+
+impl Tally {
+    fn of(seen: &[Seen<'_>], places: &[At]) -> Self {
+        let mut all = Self::default();
+        for (s, at) in seen.iter().zip(places) {
+            all.total += 1;
+            let at_hooks = matches!(at, At::Before | At::Ready | At::After);
+            let available = match s.stage {
+                Stage::Done => true,
+                Stage::Old { available } => available,
+                Stage::Moving { .. } => false,
+            };
+            all.available += i64::from(available);
+            all.unavailable += i64::from(!available || at_hooks);
+            all.down += i64::from(!available || *at == At::After);
+            match &s.stage {
+                Stage::Done if at_hooks => all.late += 1,
+                Stage::Done => all.done += 1,
+                Stage::Moving { .. } => all.moving += 1,
+                Stage::Old { .. } => all.begun += i64::from(at_hooks),
+            }
+        }
+        all
+    }
+
+    /// Changing, or at their hooks.
+    const fn under_way(&self) -> i64 {
+        self.moving + self.begun + self.late
+    }
 }
 
 /// How many pods may be unavailable, or why it is not done in place.
@@ -70,10 +134,10 @@ impl<'w> Planner<'w> {
         let seen: Vec<Seen<'w>> = pods_of(self.w, set)
             .into_iter()
             .map(|pod| {
-                let difference = target.difference(pod);
+                let difference = Some(target.difference(pod)).filter(|d| !d.is_empty()).map(Box::new);
                 let stage = self.judged(stage(
                     pod,
-                    !difference.is_empty(),
+                    difference.is_some(),
                     self.d.min_ready_seconds,
                     &update.tolerance,
                     self.now,
@@ -83,14 +147,11 @@ impl<'w> Planner<'w> {
             .collect();
         let partition = if forward { self.partition(update) } else { 0 };
         let replicas = self.d.replicas.max(0);
-        let count = |test: &dyn Fn(&Seen<'_>) -> bool| {
-            i64::try_from(seen.iter().filter(|s| test(s)).count()).unwrap_or(i64::MAX)
-        };
-        let done = count(&|s| s.stage == Stage::Done);
-        let moving = count(&|s| matches!(s.stage, Stage::Moving { .. }));
-        let available = done + count(&|s| s.stage == Stage::Old { available: true });
-        let total = i64::try_from(seen.len()).unwrap_or(i64::MAX);
-        let missing = (replicas - total).max(0);
+        let hooks = if forward { PodHooks::of(self.run) } else { PodHooks::default() };
+        let places = self.places(&hooks, &seen, &target.hash);
+        let mut tally = Tally::of(&seen, &places);
+        let Tally { done, moving, .. } = tally;
+        let missing = (replicas - tally.total).max(0);
         let failing: Vec<String> = seen
             .iter()
             .filter_map(|s| match &s.stage {
@@ -103,53 +164,75 @@ impl<'w> Planner<'w> {
                 self.wake(*wake);
             }
         }
+        let most = max_unavailable(update, self.d.max_unavailable.as_ref(), replicas);
+        let mut outlook = Outlook::default();
         if forward {
             self.status.pods = Some(PodCounts {
                 desired: replicas,
                 updated: done,
-                in_flight: moving,
-                available,
+                in_flight: tally.under_way(),
+                available: tally.available,
                 failing: failing.iter().take(10).map(|f| crate::pod::clip(f, 400)).collect(),
             });
-            self.advance(done);
             if let Some(first) = failing.first() {
+                self.advance(done);
                 return self.stall(Reason::PodFailing, format!("pod {first}"));
             }
-            if let Some(s) = seen.iter().find(|s| {
-                !s.difference.images.is_empty()
-                    && s.pod.baseline.as_ref().is_some_and(|b| {
-                        let anew = self.status.resumed_at.is_some_and(|at| at >= b.at);
-                        b.target == target.hash && b.tries >= MOST_TRIES && !anew
-                    })
-            }) {
-                let message = format!(
-                    "somebody else has changed pod {} back {MOST_TRIES} times; find out who and stop it, then retry",
-                    s.pod.name
-                );
-                return self.stall(Reason::Conflicting, message);
+            if let Some((reason, message)) = self.hopeless(&seen, &target.hash) {
+                return self.stall(reason, message);
             }
-            if let Some(message) = self.resize_refused(&seen) {
-                return self.stall(Reason::ResizeRefused, message);
+            self.cancel_gone(&seen)?;
+            outlook = self.pod_hooks(&hooks, &seen, &places, most);
+            if let Some(why) = outlook.failed {
+                return self.stall(Reason::HookFailed, why);
             }
         }
 
         // Pods that are not ready anyway go first and use no budget of their own; they count as unavailable. So do
         // those that are ready but not available (minReadySeconds, an earlier write of ours still to come), but these
         // may serve: they only go while no more than may are unavailable.
-        let may_move = (replicas - partition - done - moving).max(0);
-        let unavailable = missing + moving + count(&|s| s.stage == Stage::Old { available: false });
-        let most = max_unavailable(update, self.d.max_unavailable.as_ref(), replicas);
-        let (bad, good): (Vec<&Seen<'_>>, Vec<&Seen<'_>>) =
-            seen.iter().filter(|s| matches!(s.stage, Stage::Old { .. })).partition(|s| {
-                s.stage == Stage::Old { available: false } && (!s.pod.ready || unavailable <= most)
-                    || !s.difference.restarts()
-            });
-        let mut free = (most - unavailable).max(0);
-        let mut chosen: Vec<&Seen<'_>> =
-            bad.into_iter().take(usize::try_from(may_move).unwrap_or(0).min(MOST_WRITES)).collect();
-        let mut left = may_move - i64::try_from(chosen.len()).unwrap_or(0);
+        let may_move = (replicas - partition - done - tally.under_way()).max(0);
+        let unavailable = missing + tally.unavailable;
         let mut budgets = Budgets::new(self, update, &seen);
         let mut blocked: Option<String> = None;
+        let mut chosen: Vec<(&Seen<'w>, At)> = Vec::new();
+        // Those whose hooks have begun have their part already, and go as soon as these are through. One that was not ready
+        // when they began, and is now, had none: it waits for its turn.
+        let mut down = missing + tally.down;
+        for (s, at) in seen.iter().zip(&places).filter(|(_, at)| matches!(at, At::Before | At::Ready)) {
+            let steady = s.stage == Stage::Old { available: true };
+            match if steady { budgets.take(&s.pod.name) } else { Ok(()) } {
+                Ok(()) if *at == At::Ready && (!steady || down < most) => {
+                    down += i64::from(steady);
+                    chosen.push((s, *at));
+                }
+                Ok(()) => {}
+                Err(name) => blocked = Some(name),
+            }
+        }
+        let (mut bad, good): (Vec<&Seen<'w>>, Vec<&Seen<'w>>) = seen
+            .iter()
+            .zip(&places)
+            .filter(|(s, at)| matches!(s.stage, Stage::Old { .. }) && matches!(at, At::Nothing | At::Through))
+            .map(|(s, _)| s)
+            .partition(|s| {
+                s.stage == Stage::Old { available: false } && (!serves(s.pod) || unavailable <= most)
+                    || !s.difference().restarts() && hooks.is_empty()
+            });
+        // What we have taken out of service already goes before all others.
+        bad.sort_by_key(|s| !(s.pod.gate == Some(false) && s.pod.containers_ready));
+        let room = if hooks.is_empty() {
+            i64::MAX
+        } else {
+            let most = i64::try_from(hooks.most(&self.status)).unwrap_or(i64::MAX);
+            (most - tally.under_way()).max(0)
+        };
+        let mut free = (most - unavailable).max(0);
+        let mut left = may_move.min(room);
+        for s in bad.into_iter().take(usize::try_from(left).unwrap_or(0)) {
+            chosen.push((s, At::Nothing));
+            left -= 1;
+        }
         for s in good {
             if left <= 0 || free <= 0 || chosen.len() >= MOST_WRITES {
                 break;
@@ -158,25 +241,60 @@ impl<'w> Planner<'w> {
                 blocked = Some(name);
                 continue;
             }
-            chosen.push(s);
+            chosen.push((s, At::Nothing));
             left -= 1;
             free -= 1;
         }
         let chosen_any = !chosen.is_empty();
-        for s in chosen {
-            self.write_pod(s, &target.hash);
+        let mut writes = 0;
+        for (s, at) in chosen {
+            if at == At::Nothing && !hooks.pre.is_empty() && !self.marked_through(s.pod) {
+                self.before(&hooks, s.pod, &mut outlook);
+                tally.begun += 1;
+                continue;
+            }
+            if writes < MOST_WRITES && (!s.difference().restarts() || self.drained(s.pod, update)) {
+                self.write_pod(s, &target.hash, &hooks);
+                writes += 1;
+            }
         }
-        if chosen_any {
-            let what = format!("{done} of {replicas} pods run the new template, {moving} are changing");
+        self.unhurried |= outlook.waits.is_some();
+        if forward {
+            if self.unhurried {
+                self.status.progress = None;
+            } else {
+                self.advance(done);
+            }
+        }
+        let mut what = format!("{done} of {replicas} pods run the new template, {} are changing", tally.under_way());
+        if let Some(wait) = outlook.waits {
+            if moving == 0 && writes == 0 {
+                let Wait { reason, what: waits, until, how } = wait;
+                return self.wait(State::Updating, reason, format!("{what}; {waits}"), until, &how);
+            }
+            if let Some(until) = wait.until {
+                self.wake(until);
+            }
+            what = format!("{what}; {}", wait.what);
             return self.wait_for_pods(what, forward, update);
         }
-        if done >= replicas - partition && moving == 0 && (partition > 0 || done >= total) {
-            return GO;
+        if chosen_any {
+            return self.wait_for_pods(what, forward, update);
+        }
+        if done >= replicas - partition && tally.under_way() == 0 && (partition > 0 || done >= tally.total) {
+            if hooks.is_empty() || self.run.is_none_or(|r| r.status.steps == self.status.steps) {
+                return GO;
+            }
+            return self.report(State::Updating, "the results of the hooks are stored".to_owned());
         }
         if let Some(name) = blocked.filter(|_| moving == 0) {
             return self.budget_wait(&name, &budgets, update, forward);
         }
-        let mut what = format!("{done} of {replicas} pods run the new template, {moving} are changing");
+        if room == 0 && tally.under_way() == 0 {
+            let message =
+                format!("hooks of single pods cannot be recorded for more than {MOST_PODS} pods of one update");
+            return self.stall(Reason::TooManyPods, message);
+        }
         if missing > 0 {
             let quota = set.failure.as_deref().or(self.d.status.replica_failure.as_deref());
             what = match quota {
@@ -195,6 +313,29 @@ impl<'w> Planner<'w> {
             }
         }
         self.wait_for_pods(what, forward, update)
+    }
+
+    fn marked_through(&self, pod: &Pod) -> bool {
+        !self.status.pod_hooks_done.is_empty() && self.status.pod_hooks_done.contains(&pod_mark(&pod.uid))
+    }
+
+    /// What no patience helps against.
+    fn hopeless(&self, seen: &[Seen<'w>], hash: &str) -> Option<(Reason, String)> {
+        let fought = seen.iter().find(|s| {
+            !s.difference().images.is_empty()
+                && s.pod.baseline.as_ref().is_some_and(|b| {
+                    let anew = self.status.resumed_at.is_some_and(|at| at >= b.at);
+                    b.target == hash && b.tries >= MOST_TRIES && !anew
+                })
+        });
+        if let Some(s) = fought {
+            let message = format!(
+                "somebody else has changed pod {} back {MOST_TRIES} times; find out who and stop it, then retry",
+                s.pod.name
+            );
+            return Some((Reason::Conflicting, message));
+        }
+        self.resize_refused(seen).map(|message| (Reason::ResizeRefused, message))
     }
 
     fn wait_for_pods(&mut self, what: String, forward: bool, update: &Update) -> Flow {
@@ -268,23 +409,23 @@ impl<'w> Planner<'w> {
         })
     }
 
-    fn write_pod(&mut self, seen: &Seen<'_>, hash: &str) {
+    fn write_pod(&mut self, seen: &Seen<'_>, hash: &str, hooks: &PodHooks<'_>) {
         let pod = seen.pod;
         // An earlier change of this pod that has not arrived makes the next one harder to judge.
         let arrived = crate::pod::replaced(pod, self.now) && available_at(pod, 0).is_some();
         let quiet = pod.observed_generation >= pod.generation && (arrived || crate::pod::carried_out(pod, self.now));
-        let only_resize = seen.difference.images.is_empty()
-            && seen.difference.labels.is_empty()
-            && seen.difference.annotations.is_empty();
+        let Difference { images, labels, annotations, resources } = seen.difference();
+        let only_resize = images.is_empty() && labels.is_empty() && annotations.is_empty();
         let recorded = pod.baseline.as_ref().is_some_and(|b| b.target == hash);
         if !(only_resize && recorded) {
-            let patch = patches::pod(pod, &seen.difference, hash, self.now, quiet);
+            let state = (!hooks.gates.is_empty()).then_some("Updating");
+            let patch = patches::pod(pod, seen.difference(), hash, self.now, quiet, state);
             self.plan.effects.push(Effect::PatchPod { name: pod.name.clone(), patch });
         }
-        if !seen.difference.resources.is_empty() {
+        if !resources.is_empty() {
             self.plan
                 .effects
-                .push(Effect::ResizePod { name: pod.name.clone(), patch: patches::resize(pod, &seen.difference) });
+                .push(Effect::ResizePod { name: pod.name.clone(), patch: patches::resize(pod, seen.difference()) });
         }
     }
 

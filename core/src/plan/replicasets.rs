@@ -202,7 +202,10 @@ impl<'w> Planner<'w> {
     fn remake(&mut self, run: &Run, old: &Template, name: &str, replicas: i64) -> Flow {
         let reference = run.spec.replica_set.as_ref();
         let annotations = reference.map(|r| r.annotations.clone()).unwrap_or_default();
-        let revision = reference.map(|r| r.revision);
+        // While it was gone the Deployment controller may have given its number to another one.
+        let taken = |n: i64| self.w.replica_sets.iter().any(|s| s.template != *old && s.revision() == n);
+        let highest = || self.w.replica_sets.iter().map(ReplicaSet::revision).max().unwrap_or(0).saturating_add(1);
+        let revision = reference.map(|r| if taken(r.revision) { highest() } else { r.revision });
         let object = patches::replica_set(self.d, name, old, replicas, revision, &annotations, None);
         if self.w.refusals.contains_key(&format!("replicaset/{name}")) {
             let what = "the ReplicaSet that ran cannot be made again".to_owned();

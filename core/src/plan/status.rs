@@ -6,8 +6,8 @@ use super::{Plan, Planner, State, StatusWrite};
 use crate::{
     api::{
         condition::{self, Condition, Status},
+        hook::Phase,
         names,
-        policy::Phase,
         run::{Ended, HookRunStatus, Outcome, StepOutcome, WayKind},
     },
     effect::{Effect, Mirror},
@@ -30,6 +30,8 @@ pub mod conditions {
     pub const UPDATED: &str = "Updated";
     /// Are the PostUpdate hooks through?
     pub const POST_HOOKS: &str = "PostHooksSucceeded";
+    /// Is there something that this way of the update cannot do? Only there if so.
+    pub const LIMITED: &str = "Limited";
     /// Did the whole run succeed?
     pub const SUCCEEDED: &str = "Succeeded";
     /// Is it working or waiting? (kstatus)
@@ -44,24 +46,24 @@ pub(super) fn holds_slot(all: &[Condition]) -> bool {
         .is_some_and(|c| c.status == Status::False && SLOT_REASONS.contains(&c.reason.as_str()))
 }
 
-impl Planner<'_> {
+impl<'w> Planner<'w> {
     /// The run has ended.
     pub(super) fn end(&mut self, outcome: Outcome) {
         self.status.ended = Some(Ended { at: self.now, outcome });
         self.status.waiting_for = None;
         self.status.progress = None;
-        if outcome != Outcome::Succeeded {
-            self.cancel_open_hooks();
-        }
+        self.cancel_open_hooks(match outcome {
+            Outcome::Superseded => StepOutcome::Superseded,
+            Outcome::Succeeded | Outcome::Returned | Outcome::Aborted | Outcome::Audited => StepOutcome::Cancelled,
+        });
         if outcome != Outcome::Aborted {
             self.status.stall = None;
         }
     }
 
     /// The status of another run that has ended by what happens to this Deployment.
-    pub(super) fn ended_status(&self, run: &Run, outcome: Outcome) -> HookRunStatus {
-        let mut other =
-            Planner { run: Some(run), status: run.status.clone(), plan: Plan::default(), missed: None, ..*self };
+    pub(super) fn ended_status(&self, run: &'w Run, outcome: Outcome) -> HookRunStatus {
+        let mut other = Planner::of(self.w, Some(run), run.status.clone());
         other.end(outcome);
         other.set_conditions(run);
         other.status
@@ -76,8 +78,10 @@ impl Planner<'_> {
             let report = std::mem::take(&mut self.plan.report);
             return Plan { look_live: true, report, ..Plan::default() };
         }
+        self.tidy_pods();
         self.leave_out_refused();
         if let Some(run) = self.run {
+            self.say_limits(run);
             self.set_conditions(run);
             if self.status != run.status {
                 let urgent = !only_counters(&run.status, &self.status);
@@ -153,6 +157,9 @@ impl Planner<'_> {
         all.push(self.hooks_entry(run, Phase::PreUpdate, conditions::PRE_HOOKS));
         all.push(self.updated_entry(outcome, state));
         all.push(self.hooks_entry(run, Phase::PostUpdate, conditions::POST_HOOKS));
+        if let Some((reason, message)) = &self.limited {
+            all.push((conditions::LIMITED, Status::True, *reason, message.clone()));
+        }
         all.push(match outcome {
             Some(Outcome::Succeeded) => (conditions::SUCCEEDED, Status::True, Reason::Succeeded, String::new()),
             Some(Outcome::Superseded) => (
@@ -215,6 +222,29 @@ impl Planner<'_> {
         all
     }
 
+    /// What cannot be done is said in a condition, and once in an event.
+    fn say_limits(&mut self, run: &Run) {
+        let pods: Vec<&str> =
+            run.spec.settings.hooks.iter().filter(|h| h.phase.of_pod()).map(|h| h.name.as_str()).collect();
+        let native = self.status.way.as_ref().is_some_and(|w| w.kind == WayKind::Native);
+        let goes = self.status.released_at.is_some() && self.status.ended.is_none();
+        if native && goes && !pods.is_empty() && run.spec.old_template.is_some() {
+            let message = format!(
+                "the Deployment controller recreates the pods, so hooks of single pods do not run: {}",
+                pods.join(", ")
+            );
+            self.limited = Some((Reason::PodHooksSkipped, message));
+        }
+        let Some((reason, message)) = self.limited.clone() else { return };
+        let said = condition::find(&run.status.conditions, conditions::LIMITED);
+        if said.is_none_or(|c| c.reason != reason.as_str()) {
+            self.event(true, reason, message);
+        } else if let (Some(said), true) = (said, reason == Reason::NoReadinessGate) {
+            // The first pods that were seen without are as good as those that come after.
+            self.limited = Some((reason, said.message.clone()));
+        }
+    }
+
     fn hooks_entry(&self, run: &Run, phase: Phase, type_: &'static str) -> (&'static str, Status, Reason, String) {
         let hooks: Vec<_> = run.spec.settings.hooks.iter().filter(|h| h.phase == phase).collect();
         if hooks.is_empty() || run.spec.old_template.is_none() {
@@ -230,13 +260,16 @@ impl Planner<'_> {
             begun = true;
             match step.outcome {
                 Some(StepOutcome::Succeeded | StepOutcome::Skipped) => {}
+                None if hook.approval.is_some() => {
+                    return (type_, Status::Unknown, Reason::Approval, format!("hook {} waits", hook.name));
+                }
                 None => return (type_, Status::Unknown, Reason::HookRunning, format!("hook {} runs", hook.name)),
-                Some(StepOutcome::Cancelled) => {
+                Some(StepOutcome::Cancelled | StepOutcome::Superseded) => {
                     return (type_, Status::False, Reason::Cancelled, format!("hook {} was cancelled", hook.name));
                 }
                 Some(StepOutcome::Failed | StepOutcome::TimedOut) => {
-                    let last_word = step.attempt > hook.retries;
-                    if last_word && hook.failure == crate::api::policy::HookFailure::Continue {
+                    let last_word = super::steps::given_up(hook, step);
+                    if last_word && hook.failure == crate::api::hook::HookFailure::Continue {
                         continue;
                     }
                     let status = if last_word { Status::False } else { Status::Unknown };
@@ -274,7 +307,11 @@ impl Planner<'_> {
             }
             (None, State::Updating) => match self.status.waiting_for.as_ref().map(|w| stall_reason(&w.reason)) {
                 Some(
-                    reason @ (Reason::Partitioned | Reason::Budget | Reason::QuotaExceeded | Reason::BudgetImpossible),
+                    reason @ (Reason::Partitioned
+                    | Reason::Budget
+                    | Reason::QuotaExceeded
+                    | Reason::BudgetImpossible
+                    | Reason::Approval),
                 ) => no(reason, String::new()),
                 _ => no(Reason::Updating, String::new()),
             },
@@ -382,6 +419,7 @@ fn stall_reason(word: &str) -> Reason {
 fn exits(reason: &str, deployment: &str) -> String {
     let more = match Reason::parse(reason) {
         Some(Reason::HookFailed) => "retry|skip|abort|undo",
+        Some(Reason::TooManyPods) => "abort|undo (or take the hooks of single pods out of the policy)",
         Some(Reason::BudgetImpossible) => "retry|skip --gate budget|abort|undo",
         Some(Reason::NotInPlace) => "abort|undo (or allow it in the policy's update.strategy, then retry)",
         _ => "retry|abort|undo",

@@ -170,6 +170,10 @@ fn rewrite(pending: &mut Pending, versions: &Words, sets: &Words, pods: &BTreeMa
                 *name = pods.get(&uid).map_or_else(|| "gone".to_owned(), |(_, name)| name.clone());
                 tests(patch, &uid_of_pod);
             }
+            Effect::SetReadinessGate { name, uid, .. } => {
+                *name = pods.get(uid).map_or_else(|| "gone".to_owned(), |(_, name)| name.clone());
+                *uid = uid_of_pod(uid);
+            }
             Effect::PatchReplicaSet { patch, .. } => tests(patch, &uid_of_set),
             Effect::DeleteReplicaSet { uid, resource_version, .. } => {
                 *uid = uid_of_set(uid);

@@ -2,9 +2,11 @@
 
 use interlock_core::{
     api::{
+        hook::{Hook, Phase},
         names,
-        run::{Outcome, StepOutcome, WayKind},
+        run::{Outcome, Step, StepOutcome, WayKind},
     },
+    plan::{hook_passed, pod_mark},
     template::Template,
     world::{ReplicaSet, Run},
 };
@@ -44,15 +46,99 @@ impl Sim {
         if after.steady() || !self.pods[index].steady() || !self.available(&self.pods[index]) {
             return;
         }
+        // What we have not seen to be well needs no part of what may be down.
+        let name = &self.pods[index].pod.name;
+        if self.ours.pods.iter().any(|p| p.pod.name == *name && !p.steady()) {
+            return;
+        }
+        let most = self.most_down();
+        self.down(index, most);
+    }
+
+    /// The same for one that is taken out of service.
+    pub(super) fn check_down(&mut self, index: usize) {
+        if !self.pods[index].steady() || !self.available(&self.pods[index]) {
+            return;
+        }
+        let most = self.most_down();
+        self.down(index, most);
+    }
+
+    fn most_down(&self) -> i64 {
         let run = self.runs.iter().max_by_key(|r| r.spec.sequence);
         let own = run.and_then(|r| r.spec.settings.update.max_unavailable.clone()).or(self.d.max_unavailable.clone());
         let replicas = self.ours.d.replicas;
-        let most = own.and_then(|m| m.of(replicas)).unwrap_or(replicas / 4).max(1);
+        own.and_then(|m| m.of(replicas)).unwrap_or(replicas / 4).max(1)
+    }
+
+    fn down(&mut self, index: usize, most: i64) {
         self.pods[index].taken = true;
         let down = self.pods.iter().filter(|p| p.taken).count();
         if i64::try_from(down).unwrap() > most {
             let text =
                 format!("budget: {down} pods are down after patching {}: most {most}", self.pods[index].pod.name);
+            self.violation(text);
+        }
+    }
+
+    /// Hooks of single pods take up the part of a pod that is down, and all of them are through before the end.
+    pub(super) fn check_steps(&mut self, run: &Run) {
+        let hooks = |phase| run.spec.settings.hooks.iter().filter(move |h| h.phase == phase);
+        let status = &run.status;
+        let last = |hook: &str, phase: Phase, uid: &str| {
+            let of_it = |s: &&Step| s.hook == hook && s.phase == phase && s.pod_uid.as_deref() == Some(uid);
+            status.steps.iter().rev().find(of_it)
+        };
+        let marked = |uid: &str| status.pod_hooks_done.contains(&pod_mark(uid));
+        if status.ended.as_ref().is_some_and(|e| e.outcome == Outcome::Succeeded) {
+            for p in self.pods.iter().filter(|p| !marked(&p.pod.uid)) {
+                let pod = &p.pod;
+                let begun = status.steps.iter().any(|s| s.pod_uid.as_deref() == Some(pod.uid.as_str()));
+                for hook in hooks(Phase::PostPod).filter(|_| begun) {
+                    if !last(&hook.name, Phase::PostPod, &pod.uid).is_some_and(|s| hook_passed(hook, s)) {
+                        let text =
+                            format!("hook: {} ended before {} of pod {} was through", run.name, hook.name, pod.name);
+                        return self.violation(text);
+                    }
+                }
+            }
+            return;
+        }
+        // Pods that were well when their hooks began, and have not been through them since. One that a run before this has put
+        // to the target is not updated again: only what comes after its update runs, and with that it is through. A gate
+        // comes after it too, when it takes hold again.
+        let open = |uid: &str| {
+            let passed = |h: &Hook, phase| last(&h.name, phase, uid).is_some_and(|s| hook_passed(h, s));
+            let of_it = |s: &&Step| s.pod_uid.as_deref() == Some(uid);
+            let pre = hooks(Phase::PrePod).all(|h| passed(h, Phase::PrePod));
+            let gates = hooks(Phase::PrePod).filter(|h| h.pod_gate.is_some());
+            let post = gates.chain(hooks(Phase::PostPod)).all(|h| passed(h, Phase::PostPod));
+            let late = status.steps.iter().filter(of_it).any(|s| s.phase == Phase::PostPod);
+            status.steps.iter().any(|s| of_it(&s)) && !(post && (pre || late))
+        };
+        if status.stall.is_some() || status.ended.is_some() {
+            return;
+        }
+        let most = self.most_down();
+        let at_hooks: Vec<bool> = self.pods.iter().map(|p| !marked(&p.pod.uid) && open(&p.pod.uid)).collect();
+        for (i, at) in at_hooks.into_iter().enumerate() {
+            let name = &self.pods[i].pod.name;
+            let seen = self.ours.pods.iter().all(|p| p.pod.name != *name || p.steady());
+            let well = self.pods[i].taken || seen && self.pods[i].steady() && self.available(&self.pods[i]);
+            let p = &mut self.pods[i];
+            p.hooked = at.then(|| p.hooked.unwrap_or(well));
+        }
+        let busy = self.pods.iter().any(|p| p.hooked == Some(true));
+        let down = self.pods.iter().filter(|p| p.taken || p.hooked == Some(true)).count();
+        // What has begun cannot be taken back when fewer pods are wanted, and so fewer may be down: but no further one may join.
+        let mut joined = false;
+        for p in &mut self.pods {
+            let counts = p.taken || p.hooked == Some(true);
+            joined |= counts && !p.counted;
+            p.counted = counts;
+        }
+        if busy && joined && i64::try_from(down).unwrap() > most && self.ours.d.replicas == self.d.replicas {
+            let text = format!("budget: {down} pods are down or at their hooks: most {most}");
             self.violation(text);
         }
     }

@@ -2,8 +2,8 @@
 
 use interlock_core::{
     api::{
+        hook::{HookFailure, Phase},
         names,
-        policy::{HookFailure, Phase},
         run::{HookRunSpec, HookRunStatus, StepOutcome},
     },
     effect::{DeploymentPurpose, Effect},
@@ -147,9 +147,10 @@ impl Sim {
             status.stall.as_ref().map(|s| &s.reason),
             status.ended.as_ref().map(|e| e.outcome),
             status.commit.as_ref().map(|c| (c.acknowledged, c.history)),
-            status.steps.iter().map(|s| (&s.hook, s.outcome)).collect::<Vec<_>>()
+            status.steps.iter().map(|s| (&s.hook, &s.pod, s.attempt, s.outcome)).collect::<Vec<_>>()
         );
         self.note(line);
+        self.check_steps(&real);
         // Read your own writes.
         if let Some(seen) = self.ours.runs.iter_mut().find(|r| r.name == run) {
             *seen = real;
@@ -168,6 +169,7 @@ impl Sim {
             Effect::StartHook(call) => {
                 self.note(format!("WE call {}", call.key));
                 self.calls.push(call.key.clone());
+                self.facts.push((call.phase, call.facts.clone()));
                 self.attempts.entry(call.key.clone()).or_insert(None);
                 self.writes += 1;
                 return Ok(());
@@ -202,6 +204,7 @@ impl Sim {
             }
             Effect::PatchPod { name, patch } => self.patch_pod(name, patch)?,
             Effect::ResizePod { name, patch } => self.patch_pod(name, patch)?,
+            Effect::SetReadinessGate { name, uid, open, since: _ } => self.set_gate(name, uid, *open)?,
             Effect::CreateReplicaSet { purpose, object } => {
                 let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
                 if self.sets.iter().any(|s| s.name == name) {
@@ -316,6 +319,26 @@ impl Sim {
         Ok(())
     }
 
+    fn set_gate(&mut self, name: &str, uid: &str, open: bool) -> Result<(), Ended> {
+        let Some(index) = self.pods.iter().position(|p| p.pod.name == name && p.pod.uid == uid) else {
+            return Err(Ended::Refused(format!("409 gate of pod {name}")));
+        };
+        if !open {
+            self.check_down(index);
+        }
+        let rv = self.fresh_rv();
+        let p = &mut self.pods[index];
+        p.pod.gate = Some(open);
+        p.taken &= !p.steady();
+        p.pod.resource_version = rv;
+        let copy = p.clone();
+        self.note(format!("WE set gate of pod {name}: {open}"));
+        if let Some(seen) = self.ours.pods.iter_mut().find(|p| p.pod.name == name) {
+            *seen = copy;
+        }
+        Ok(())
+    }
+
     fn patch_set(&mut self, name: &str, patch: &Value) -> Result<(), Ended> {
         let operations: json_patch::Patch = serde_json::from_value(patch.clone()).expect("a JSON patch");
         let rv = self.fresh_rv();
@@ -394,9 +417,9 @@ pub(super) fn through(run: &Run, status: &HookRunStatus) -> bool {
             let last = status.steps.iter().rev().find(|s| s.hook == h.name && s.phase == h.phase);
             last.is_some_and(|s| match s.outcome {
                 Some(StepOutcome::Succeeded | StepOutcome::Skipped) => true,
-                Some(StepOutcome::Failed | StepOutcome::TimedOut | StepOutcome::Cancelled) => {
-                    s.attempt > h.retries && h.failure == HookFailure::Continue
-                }
+                Some(
+                    StepOutcome::Failed | StepOutcome::TimedOut | StepOutcome::Cancelled | StepOutcome::Superseded,
+                ) => s.attempt > h.retries && h.failure == HookFailure::Continue,
                 None => false,
             })
         })

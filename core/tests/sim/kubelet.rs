@@ -29,6 +29,10 @@ pub struct SimPod {
     pub starts: u64,
     /// It was well when we changed it, and has not been since.
     pub taken: bool,
+    /// It is at its hooks, and was well when they began.
+    pub hooked: Option<bool>,
+    /// It was down or at its hooks when that was last counted.
+    pub counted: bool,
 }
 
 impl SimPod {
@@ -42,6 +46,9 @@ impl SimPod {
                 annotations.insert(names::UPDATE.into(), serde_json::to_string(baseline).unwrap());
             }
             metadata["annotations"] = json!(annotations);
+        }
+        if !p.finalizers.is_empty() {
+            metadata["finalizers"] = json!(p.finalizers);
         }
         json!({"metadata": metadata, "spec": self.spec})
     }
@@ -65,7 +72,9 @@ impl SimPod {
 
     /// Runs what its spec says, ready.
     pub fn steady(&self) -> bool {
-        self.pod.ready && self.pod.containers.iter().all(|c| self.started.get(&c.name) == Some(&c.image))
+        self.pod.ready
+            && self.pod.gate != Some(false)
+            && self.pod.containers.iter().all(|c| self.started.get(&c.name) == Some(&c.image))
     }
 }
 
@@ -117,6 +126,10 @@ impl Sim {
             containers_ready: false,
             resize: None,
             scheduled: false,
+            node: String::new(),
+            ip: String::new(),
+            finalizers: vec![],
+            gate: self.gated.then_some(false),
         };
         let spec = json["spec"].clone();
         read_containers(&mut pod, &spec);
@@ -134,6 +147,8 @@ impl Sim {
             restarts_of_image: 0,
             starts: 0,
             taken: false,
+            hooked: None,
+            counted: false,
         });
     }
 
@@ -223,12 +238,17 @@ fn step(p: &mut SimPod, now: Time) {
             status.ready = true;
             let all = pod.containers.iter().all(|c| c.status.as_ref().is_some_and(|s| s.ready));
             if all {
-                pod.ready = true;
                 pod.containers_ready = true;
+                pod.ready = pod.gate != Some(false);
                 pod.ready_since = Some(now);
             }
             return;
         }
+    }
+    let ready = pod.containers_ready && pod.gate != Some(false);
+    if pod.ready != ready {
+        pod.ready = ready;
+        pod.ready_since = Some(now);
     }
 }
 

@@ -24,7 +24,7 @@ pub mod user;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use interlock_core::{
-    api::{names, policy::Hook, policy::HookPolicySpec, policy::IntOrPercent, run::StepOutcome},
+    api::{hook::Hook, names, policy::HookPolicySpec, policy::IntOrPercent, run::StepOutcome},
     plan::Plan,
     select,
     template::Template,
@@ -94,10 +94,18 @@ pub struct Sim {
     pub script: BTreeMap<String, VecDeque<StepOutcome>>,
     /// Keys of all attempts that were started, in order.
     pub calls: Vec<String>,
+    /// What was told with each call.
+    pub facts: Vec<(interlock_core::api::hook::Phase, serde_json::Value)>,
     /// What the receivers have accepted, by key: the same key again is answered in the same way.
     pub accepted: BTreeMap<String, StepOutcome>,
     /// At most so many pods.
     pub quota: Option<i64>,
+    /// New pods have our readiness gate.
+    pub gated: bool,
+    /// Somebody takes away and gives back the labels that a `podGate` names, by what the pods say: key and value.
+    pub keeper: Option<(String, String)>,
+    /// Somebody approves whatever waits for it.
+    pub approver: bool,
     /// Admission rewrites images that are written to pods.
     pub mirror: bool,
     /// The views of the controllers.
@@ -150,7 +158,14 @@ pub fn template_with(image: &str, env: &[(&str, &str)], annotations: &[(&str, &s
 }
 
 pub fn policy(name: &str, spec: HookPolicySpec) -> Policy {
-    Policy { name: name.into(), uid: format!("uid-{name}"), generation: 1, created: Time(0), spec: Ok(spec) }
+    Policy {
+        name: name.into(),
+        uid: format!("uid-{name}"),
+        generation: 1,
+        created: Time(0),
+        spec: Ok(spec),
+        problem: None,
+    }
 }
 
 /// A policy that selects `web` and says nothing else.
@@ -218,8 +233,12 @@ impl Sim {
             attempts: BTreeMap::new(),
             script: BTreeMap::new(),
             calls: vec![],
+            facts: vec![],
             accepted: BTreeMap::new(),
             quota: None,
+            gated: false,
+            keeper: None,
+            approver: false,
             mirror: false,
             dc_sets: vec![],
             rsc_sets: vec![],
@@ -343,7 +362,48 @@ impl Sim {
             }
         }
         changed |= self.hook_receivers();
+        changed |= self.keep();
+        changed |= self.approve();
         self.remember_what_ran();
+        changed
+    }
+
+    fn approve(&mut self) -> bool {
+        let run = self.runs.iter().max_by_key(|r| r.spec.sequence);
+        let waits = run.is_some_and(|r| {
+            r.status.waiting_for.as_ref().is_some_and(|w| w.reason == "Approval")
+                && r.spec.decisions.iter().all(|d| r.status.decisions_used.contains(&d.id))
+        });
+        if self.approver && waits {
+            self.decide(interlock_core::api::run::Action::Approve, None);
+        }
+        self.approver && waits
+    }
+
+    /// Whoever keeps pods from their updates lets go when asked, and takes hold again when the update is over.
+    pub fn keep(&mut self) -> bool {
+        let Some((key, value)) = self.keeper.clone() else { return false };
+        let mut changed = false;
+        for i in 0..self.pods.len() {
+            let pod = &self.pods[i].pod;
+            let asks = pod.annotations.get(names::POD_STATE).map(String::as_str);
+            let has = pod.labels.contains_key(&key);
+            let wants = !matches!(asks, Some("PreparingUpdate" | "Updating"));
+            if has == wants {
+                continue;
+            }
+            let rv = self.fresh_rv();
+            let pod = &mut self.pods[i].pod;
+            if wants {
+                pod.labels.insert(key.clone(), value.clone())
+            } else {
+                pod.labels.remove(&key)
+            };
+            pod.resource_version = rv;
+            let line = format!("KEEPER of {}: {}", pod.name, if wants { "takes hold" } else { "lets go" });
+            self.note(line);
+            changed = true;
+        }
         changed
     }
 
@@ -351,11 +411,17 @@ impl Sim {
         let mut changed = false;
         let open: Vec<String> = self.attempts.iter().filter(|(_, r)| r.is_none()).map(|(k, _)| k.clone()).collect();
         for key in open {
-            let hook = key.rsplit('.').nth(1).unwrap_or_default().to_owned();
+            let hook = key.split('.').nth(2).unwrap_or_default().to_owned();
             let outcome = match self.accepted.get(&key) {
                 Some(outcome) => *outcome,
                 None => self.script.get_mut(&hook).and_then(VecDeque::pop_front).unwrap_or(StepOutcome::Succeeded),
             };
+            if key.contains(".Drained.") || key.ends_with(".undo") {
+                let result = AttemptResult { outcome: StepOutcome::Succeeded, reason: "Drained".into(), at: self.now };
+                self.attempts.insert(key, Some(result));
+                changed = true;
+                continue;
+            }
             if self.accepted.insert(key.clone(), outcome).is_none() {
                 self.check_accepted(&key);
             }

@@ -100,6 +100,8 @@ impl Sim {
             id,
             action,
             target: target.map(str::to_owned),
+            pod: None,
+            attempt: None,
             reason: None,
             by: "somebody".into(),
         });

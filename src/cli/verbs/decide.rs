@@ -1,10 +1,9 @@
-//! `retry`, `skip`, `abort`, `resume`: a decision is added to the run in progress, in the user's own name.
+//! `approve`, `retry`, `skip`, `abort`, `resume`: a decision is added to the run in progress, in the user's own name.
 
 use std::time::Duration;
 
 use interlock_core::{
-    api::run::{Action, Decision, StepOutcome},
-    reason::Reason,
+    api::run::Decision,
     world::{Deployment, Run},
 };
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
@@ -13,6 +12,8 @@ use kube::{
     api::{Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
+
+pub use allowed::{Aim, allowed};
 
 use super::{exits::exits, state};
 use crate::{
@@ -26,6 +27,7 @@ use crate::{
     observe::object::{Object, RunKind},
 };
 
+mod allowed;
 #[cfg(test)]
 mod tests;
 
@@ -34,10 +36,6 @@ const TRIES: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(50);
 /// As the CustomResourceDefinition has it.
 const MOST_DECISIONS: usize = 64;
-
-/// Targets of decisions.
-const ORDER: &str = "gate/order";
-const BUDGET: &str = "gate/budget";
 
 /// A gate that can be skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -48,13 +46,34 @@ pub enum Gate {
     Budget,
 }
 
+/// Which hook, pod and attempt a decision is about. What is absent follows from what there is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
+pub struct About {
+    /// Name of a hook
+    #[arg(long, value_name = "NAME")]
+    pub hook: Option<String>,
+    /// Only for this pod, in a phase that runs for each pod. Absent: for all
+    #[arg(long, value_name = "NAME")]
+    pub pod: Option<String>,
+    /// Only this attempt; refused if another one is under way
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i64).range(1..))]
+    pub attempt: Option<i64>,
+}
+
+impl About {
+    /// Is nothing said?
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
 /// What is skipped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Skip {
     /// What the run waits for now.
     Current,
     /// A hook.
-    Hook(String),
+    Hook(About),
     /// A gate.
     Gate(Gate),
 }
@@ -62,8 +81,10 @@ pub enum Skip {
 /// What is decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Choice {
+    /// Approve what waits for approval.
+    Approve(About),
     /// Try again what failed.
-    Retry,
+    Retry(About),
     /// Go on after a stall.
     Resume,
     /// End the run where it stands.
@@ -87,21 +108,23 @@ pub async fn run(
         let deployment = read::deployment(connection, target).await?;
         let runs = read::runs_of(connection, &deployment).await?;
         let run = state::latest(&runs);
-        let (action, what) = allowed(run, choice)
+        let aim = allowed(run, choice)
             .map_err(|why| Failure::failed(format!("{target}: {}", refusal(&deployment, &runs, choice, &why))))?;
         let Some(run) = run else { continue };
         let decision = Decision {
             id: id.clone(),
-            action,
-            target: what.clone(),
+            action: aim.action,
+            target: aim.target.clone(),
+            pod: aim.pod.clone(),
+            attempt: aim.attempt,
             reason: reason.map(str::to_owned),
             by: by.clone(),
         };
         let patch = patch(run, &decision)?;
         match api.patch(&run.name, &PatchParams::default(), &Patch::<()>::Json(patch)).await {
             Ok(_) => {
-                let what = what.map(|what| format!(" {what}")).unwrap_or_default();
-                output::print(&format!("{target}: {}{what} decided by {by} (run {})\n", word(&action), run.name));
+                let what = format!("{} {}", word(&aim.action), aim.what());
+                output::print(&format!("{target}: {} decided by {by} (run {})\n", what.trim(), run.name));
                 return Ok(Exit::Ok);
             }
             // The run has changed since it was read, so what was allowed may no longer be.
@@ -118,7 +141,7 @@ pub async fn run(
 /// Why it cannot be decided, and what can be done instead.
 fn refusal(deployment: &Deployment, runs: &[Run], choice: &Choice, why: &str) -> String {
     let paused = deployment.user_paused() || (deployment.paused && !deployment.held());
-    if paused && matches!(choice, Choice::Resume | Choice::Retry) {
+    if paused && matches!(choice, Choice::Resume | Choice::Retry(_)) {
         return format!(
             "{why}; it is paused by its user, and goes on with: kubectl rollout resume deploy/{} -n {}",
             deployment.name, deployment.namespace
@@ -136,97 +159,6 @@ fn forbidden(connection: &Connection, run: &Run, message: &str) -> Failure {
          on hookruns.interlock.dev, as cluster role interlock-decide has them",
         run.name, connection.namespace
     ))
-}
-
-/// May this be decided now? The action and its target, or why not.
-pub fn allowed(run: Option<&Run>, choice: &Choice) -> Result<(Action, Option<String>), String> {
-    let Some(run) = run else { return Err("there is nothing to decide: it has no run".into()) };
-    if let Some(ended) = &run.status.ended {
-        return Err(format!("there is nothing to decide: run {} has ended ({})", run.name, word(&ended.outcome)));
-    }
-    if run.spec.decisions.len() >= MOST_DECISIONS {
-        return Err(format!(
-            "run {} has {MOST_DECISIONS} decisions, which is the most; change the template or undo",
-            run.name
-        ));
-    }
-    let status = &run.status;
-    match choice {
-        Choice::Abort => Ok((Action::Abort, None)),
-        Choice::Retry | Choice::Resume => {
-            if status.stall.is_none() {
-                let waits = match &status.waiting_for {
-                    Some(waiting) => format!("it waits: {}", waiting.what),
-                    None => "it is in progress".into(),
-                };
-                return Err(format!("run {} is not stalled, {waits}", run.name));
-            }
-            Ok((if *choice == Choice::Retry { Action::Retry } else { Action::Resume }, None))
-        }
-        Choice::Skip(Skip::Gate(Gate::Order)) => skippable(run, ORDER),
-        Choice::Skip(Skip::Gate(Gate::Budget)) => skippable(run, BUDGET),
-        Choice::Skip(Skip::Hook(name)) => {
-            let hooks = &run.spec.settings.hooks;
-            if hooks.iter().any(|hook| hook.name == *name) {
-                return skippable(run, &format!("hook/{name}"));
-            }
-            let names: Vec<&str> = hooks.iter().map(|hook| hook.name.as_str()).collect();
-            let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-            Err(format!("run {} has no hook {name}; its hooks: {names}", run.name))
-        }
-        Choice::Skip(Skip::Current) => match current(run) {
-            Some(target) => skippable(run, &target),
-            None => {
-                Err(format!("run {} waits for nothing that can be skipped; name it with --hook or --gate", run.name))
-            }
-        },
-    }
-}
-
-/// The decision to skip the target, unless it has been decided before or there is nothing of the kind.
-fn skippable(run: &Run, target: &str) -> Result<(Action, Option<String>), String> {
-    let settings = &run.spec.settings;
-    let status = &run.status;
-    let decided = run.spec.decisions.iter().any(|d| d.action == Action::Skip && d.target.as_deref() == Some(target));
-    let what = target.replace('/', " ");
-    let against = match target.strip_prefix("hook/") {
-        Some(_) if run.spec.old_template.is_none() => Some("a first start calls no hooks".to_owned()),
-        Some(hook) => match status.steps.iter().rev().find(|step| step.hook == hook).and_then(|step| step.outcome) {
-            Some(StepOutcome::Succeeded) => Some(format!("{what} has succeeded")),
-            Some(StepOutcome::Skipped) => Some(format!("{what} has been skipped")),
-            Some(StepOutcome::Failed | StepOutcome::TimedOut | StepOutcome::Cancelled) | None => None,
-        },
-        None if target == ORDER && status.order_passed => Some("the order gate is passed".to_owned()),
-        None if target == ORDER && settings.after.is_empty() && current(run).as_deref() != Some(ORDER) => {
-            Some("it waits for no predecessor".to_owned())
-        }
-        None if target == BUDGET && status.budget_skipped => Some("budgets are no longer waited for".to_owned()),
-        None => None,
-    };
-    match against {
-        Some(why) => Err(format!("there is nothing to skip in run {}: {why}", run.name)),
-        None if decided => Err(format!("run {}: it is already decided to skip {what}", run.name)),
-        None => Ok((Action::Skip, Some(target.to_owned()))),
-    }
-}
-
-/// What the run waits for or has failed at, as a target of a decision.
-fn current(run: &Run) -> Option<String> {
-    let status = &run.status;
-    let reason = match (&status.stall, &status.waiting_for) {
-        (Some(stall), _) => Reason::parse(&stall.reason)?,
-        (None, Some(waiting)) => Reason::parse(&waiting.reason)?,
-        (None, None) => return None,
-    };
-    match reason {
-        Reason::Predecessor | Reason::OrderCycle => Some(ORDER.into()),
-        Reason::Budget | Reason::BudgetImpossible => Some(BUDGET.into()),
-        // The last attempt is that of the hook whose turn it is.
-        Reason::HookRunning | Reason::HookBackoff | Reason::HookFailed => {
-            status.steps.last().map(|step| format!("hook/{}", step.hook))
-        }
-        _ => None,
-    }
 }
 
 /// Adds the decision to exactly the run that was read.

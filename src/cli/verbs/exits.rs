@@ -2,13 +2,13 @@
 //! only if it would be taken now.
 
 use interlock_core::{
-    api::run::{Action, Outcome},
+    api::run::Outcome,
     reason::Reason,
     world::{Deployment, Run},
 };
 
 use super::{
-    decide::{Choice, Skip, allowed},
+    decide::{About, Aim, Choice, Skip, allowed},
     state,
 };
 
@@ -21,7 +21,12 @@ pub fn exits(deployment: &Deployment, runs: &[Run]) -> Vec<String> {
     match run.status.ended.as_ref().map(|ended| ended.outcome) {
         None => {
             let stall = run.status.stall.as_ref().and_then(|stall| Reason::parse(&stall.reason));
-            if allowed(Some(run), &Choice::Retry).is_ok() {
+            if let Ok(Aim { target: Some(target), .. }) = allowed(Some(run), &Choice::Approve(About::default()))
+                && let Some((_, name)) = target.split_once('/')
+            {
+                ways.push(format!("{} --hook {name}", command("approve")));
+            }
+            if allowed(Some(run), &Choice::Retry(About::default())).is_ok() {
                 ways.push(match (stall, &run.spec.policy) {
                     (Some(Reason::NotInPlace), Some(policy)) => format!(
                         "allow new pods in HookPolicy {} (spec.update.strategy: InPlaceIfPossible), then: {}",
@@ -31,7 +36,10 @@ pub fn exits(deployment: &Deployment, runs: &[Run]) -> Vec<String> {
                     _ => command("retry"),
                 });
             }
-            if let Ok((Action::Skip, Some(target))) = allowed(Some(run), &Choice::Skip(Skip::Current))
+            if allowed(Some(run), &Choice::Resume).is_ok() {
+                ways.push(command("resume"));
+            }
+            if let Ok(Aim { target: Some(target), .. }) = allowed(Some(run), &Choice::Skip(Skip::Current))
                 && let Some((kind, name)) = target.split_once('/')
             {
                 ways.push(format!("{} --{kind} {name}", command("skip")));
@@ -93,12 +101,12 @@ mod tests {
     fn only_what_would_be_taken() {
         let all = "change the template, or:; ";
         for (status, ways) in [
-            (stalled("HookFailed"), "retry; skip --hook smoke; abort; undo"),
-            (stalled("BudgetImpossible"), "retry; skip --gate budget; abort; undo"),
-            (stalled("HoldTooLong"), "retry; abort; undo"),
+            (stalled("HookFailed"), "retry; resume; skip --hook smoke; abort; undo"),
+            (stalled("BudgetImpossible"), "retry; resume; skip --gate budget; abort; undo"),
+            (stalled("HoldTooLong"), "retry; resume; abort; undo"),
             (
                 stalled("NotInPlace"),
-                "allow new pods in HookPolicy order (spec.update.strategy: InPlaceIfPossible), then: retry; abort; undo",
+                "allow new pods in HookPolicy order (spec.update.strategy: InPlaceIfPossible), then: retry; resume; abort; undo",
             ),
             (waits("Predecessor", "x"), "skip --gate order; abort; undo"),
             (waits("Updating", "x"), "abort; undo"),
@@ -106,6 +114,37 @@ mod tests {
             assert_eq!(verbs(&held("web:1"), &status), format!("{all}{ways}"), "{status}");
         }
         assert_eq!(verbs(&held("web:1"), &ended("Aborted")), format!("{all}undo"));
+    }
+
+    /// Whatever a run stands still for: a new template, another attempt, going on, the end, and the way back are always
+    /// there; going on without something exactly where there is something to go on without.
+    #[test]
+    fn every_reason_of_a_stall_lists_its_exits() {
+        for reason in Reason::ALL {
+            let ways = verbs(&held("web:1"), &stalled(reason.as_str()));
+            for exit in ["change the template", "retry", "resume", "abort", "undo"] {
+                assert!(ways.contains(exit), "{reason:?}: {ways}");
+            }
+            let skip = match reason.as_str() {
+                "HookFailed" | "HookRunning" | "HookBackoff" | "Approval" => Some("skip --hook smoke"),
+                "Budget" | "BudgetImpossible" => Some("skip --gate budget"),
+                "Predecessor" | "OrderCycle" => Some("skip --gate order"),
+                _ => None,
+            };
+            assert_eq!(ways.split("; ").find(|way| way.starts_with("skip")), skip, "{reason:?}: {ways}");
+        }
+    }
+
+    #[test]
+    fn an_approval_is_the_first_exit() {
+        let mut status = waits("Approval", "x");
+        status["steps"] = serde_json::json!([{"hook": "smoke", "phase": "PreUpdate", "attempt": 1, "startedAt": "2026-01-01T00:09:50Z"}]);
+        let mut run = run(1, "web:1", &status);
+        run.spec.settings.hooks[0] =
+            serde_json::from_value(serde_json::json!({"name": "smoke", "phase": "PreUpdate", "approval": {}})).unwrap();
+        let ways = exits(&fact(&held("web:1")), &[run]);
+        assert_eq!(ways[1], "kubectl interlock approve deploy/web -n shop --hook smoke");
+        assert!(ways.contains(&"kubectl interlock skip deploy/web -n shop --hook smoke".to_owned()), "{ways:?}");
     }
 
     #[test]

@@ -2,11 +2,13 @@
 
 use interlock_core::{
     api::{
+        condition::{self, Status},
+        hook::Hook,
         names,
-        run::{Step, WaitingFor, Way},
+        run::{WaitingFor, Way},
     },
     effect::Effect,
-    plan::{self, Plan, Report},
+    plan::{self, Plan, Report, conditions},
     time::Time,
     world::{Deployment, Run, World},
 };
@@ -14,7 +16,7 @@ use serde::Serialize;
 
 use super::{
     exits::{exits, qualified},
-    state,
+    state, tables,
 };
 use crate::{
     cli::{
@@ -71,7 +73,7 @@ fn planned(mut world: World) -> (World, Plan) {
     // Only the controller knows the attempts that it carries out. Those that have begun run, as far as we can tell.
     for run in &world.runs {
         for step in run.status.steps.iter().filter(|step| step.outcome.is_none()) {
-            world.attempts.insert(plan::hook_key(&run.uid, step.phase, &step.hook, step.attempt), None);
+            world.attempts.insert(plan::hook_key(&run.uid, step), None);
         }
     }
     let mut plan = plan::plan(&world);
@@ -132,7 +134,7 @@ fn render_stored(deployment: &Deployment, runs: Result<&[Run], &String>, why: &s
     format!(
         "Not everything that decides may be read ({why}), so this is what the controller last stored.\n\n{}{}",
         fields(&lines),
-        latest.map(|run| hooks(run, now)).unwrap_or_default()
+        latest.map(|run| tables::of(run, now)).unwrap_or_default()
     )
 }
 
@@ -155,6 +157,7 @@ fn render(world: &World, plan: &Plan, hint: Option<String>, now: Time) -> String
     if !report.conflicts.is_empty() {
         lines.push(("Conflicts with", format!("{} (the smallest name wins)", report.conflicts.join(", "))));
     }
+    lines.push(("Hooks of", both_speak(world, report)));
     if let Some(name) =
         deployment.annotation(names::POLICY).filter(|name| world.policies.iter().all(|p| p.name != **name))
     {
@@ -175,6 +178,7 @@ fn render(world: &World, plan: &Plan, hint: Option<String>, now: Time) -> String
         let way = state::way(run, run.status.way.as_ref()).map(|way| format!(", {way}")).unwrap_or_default();
         lines.push(("Last run", format!("{} ({}{way})", run.name, ended.unwrap_or_else(|| "not ended".into()))));
     }
+    lines.push(("Limited", latest.map(limited).unwrap_or_default()));
     lines.extend(pods(deployment, run));
     lines.extend(waiting(report.waiting_for.as_ref(), deployment, now));
     if let Some(stall) = stall {
@@ -190,7 +194,34 @@ fn render(world: &World, plan: &Plan, hint: Option<String>, now: Time) -> String
         lines.push(("Looks again", format!("in {} at the latest", duration(wake.millis_since(now)))));
     }
     lines.push(("Controller", hint.unwrap_or_default()));
-    fields(&lines) + &latest.map(|run| hooks(run, now)).unwrap_or_default()
+    fields(&lines) + &latest.map(|run| tables::of(run, now)).unwrap_or_default()
+}
+
+/// What the policy asks for and this run cannot do.
+fn limited(run: &Run) -> String {
+    let said = condition::find(&run.status.conditions, conditions::LIMITED).filter(|c| c.status == Status::True);
+    said.map(|c| format!("{} ({})", c.message, c.reason)).unwrap_or_default()
+}
+
+/// Whose hooks run in which order, where a policy and the Deployment's own annotation both speak.
+fn both_speak(world: &World, report: &Report) -> String {
+    let policy = report.governed_by.as_ref().and_then(|name| world.policies.iter().find(|p| p.name == *name));
+    let spec = policy.and_then(|p| p.spec.as_ref().ok());
+    let (Some(policy), Some(spec), Some(Ok(own))) = (policy, spec, &world.deployment.own_hooks) else {
+        return String::new();
+    };
+    let names = |hooks: &[&Hook]| hooks.iter().map(|h| h.name.as_str()).collect::<Vec<_>>().join(", ");
+    let (double, more): (Vec<&Hook>, Vec<&Hook>) =
+        own.iter().partition(|h| spec.hooks.iter().any(|p| p.name == h.name));
+    let of_policy: Vec<&Hook> = spec.hooks.iter().collect();
+    let mut lines = vec![
+        format!("HookPolicy {}: {}", policy.name, names(&of_policy)),
+        format!("then annotation {}: {}", names::HOOKS, names(&more)),
+    ];
+    if !double.is_empty() {
+        lines.push(format!("not the annotation's {}: the policy has hooks of that name", names(&double)));
+    }
+    lines.join("\n")
 }
 
 /// The runs with what the controller is about to store, which is newer than what it has stored.
@@ -264,46 +295,6 @@ fn waiting(waiting: Option<&WaitingFor>, deployment: &Deployment, now: Time) -> 
     ]
 }
 
-/// The hooks of a run with their attempts.
-fn hooks(run: &Run, now: Time) -> String {
-    let rows: Vec<[String; 6]> = run
-        .spec
-        .settings
-        .hooks
-        .iter()
-        .flat_map(|hook| {
-            let steps: Vec<&Step> =
-                run.status.steps.iter().filter(|s| s.hook == hook.name && s.phase == hook.phase).collect();
-            let name = [hook.name.clone(), hook.phase.as_str().to_owned()];
-            if steps.is_empty() {
-                let [hook, phase] = name;
-                // Nothing is called for a birth, nor after the end.
-                let over = run.status.ended.is_some() || run.spec.old_template.is_none();
-                let outcome = if over { "NotCalled" } else { "Pending" };
-                return vec![[hook, phase, String::new(), outcome.to_owned(), String::new(), String::new()]];
-            }
-            steps
-                .into_iter()
-                .map(|step| {
-                    let outcome = step.outcome.as_ref().map_or_else(|| "Running".to_owned(), word);
-                    let outcome = if step.reason.is_empty() || step.reason == outcome {
-                        outcome
-                    } else {
-                        format!("{outcome} ({})", step.reason)
-                    };
-                    let took = duration(step.finished_at.unwrap_or(now).millis_since(step.started_at));
-                    let [hook, phase] = name.clone();
-                    [hook, phase, step.attempt.to_string(), outcome, age(step.started_at, now) + " ago", took]
-                })
-                .collect()
-        })
-        .collect();
-    if rows.is_empty() {
-        return String::new();
-    }
-    format!("\n{}", output::table(&["HOOK", "PHASE", "ATTEMPT", "OUTCOME", "STARTED", "TOOK"], &rows))
-}
-
 /// What an effect does, in a few words; `None` for the bookkeeping.
 fn doing(effect: &Effect) -> Option<String> {
     Some(match effect {
@@ -316,6 +307,8 @@ fn doing(effect: &Effect) -> Option<String> {
         }
         Effect::PatchPod { name, .. } => format!("change pod {name} in place"),
         Effect::ResizePod { name, .. } => format!("resize pod {name}"),
+        Effect::SetReadinessGate { name, open: true, .. } => format!("let pod {name} serve"),
+        Effect::SetReadinessGate { name, open: false, .. } => format!("take pod {name} out of service"),
         Effect::CreateReplicaSet { purpose, .. } => format!("create a ReplicaSet ({purpose:?})"),
         Effect::PatchReplicaSet { name, .. } => format!("change ReplicaSet {name}"),
         Effect::DeleteReplicaSet { name, .. } => format!("delete the empty ReplicaSet {name}"),

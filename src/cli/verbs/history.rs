@@ -7,7 +7,7 @@ use interlock_core::{
 };
 use serde_json::Value;
 
-use super::state;
+use super::{state, tables};
 
 use crate::cli::{
     connect::Connection,
@@ -48,7 +48,7 @@ fn render(deployment: &Deployment, sets: &[ReplicaSet], runs: &[Run], now: Time)
     if runs.is_empty() {
         return text;
     }
-    let runs: Vec<[String; 7]> = runs
+    let rows: Vec<[String; 7]> = runs
         .iter()
         .map(|run| {
             let status = &run.status;
@@ -69,8 +69,8 @@ fn render(deployment: &Deployment, sets: &[ReplicaSet], runs: &[Run], now: Time)
         })
         .collect();
     text.push('\n');
-    text += &output::table(&["NO", "RUN", "OUTCOME", "WAY", "AGE", "TOOK", "IMAGES"], &runs);
-    text
+    text += &output::table(&["NO", "RUN", "OUTCOME", "WAY", "AGE", "TOOK", "IMAGES"], &rows);
+    text + &tables::decisions_of_all(runs)
 }
 
 /// The images of a template, in order.

@@ -8,5 +8,6 @@ mod fixture;
 pub mod history;
 pub mod state;
 pub mod status;
+pub mod tables;
 pub mod undo;
 pub mod wait;

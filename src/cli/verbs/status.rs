@@ -11,6 +11,7 @@ use serde::Serialize;
 use super::{
     exits::qualified,
     state::{self, State},
+    tables,
 };
 use crate::cli::{
     connect::Connection,
@@ -57,6 +58,9 @@ pub struct Row {
     /// Name of the latest run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
+    /// What was last decided about the latest run, and by whom.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decided: Option<String>,
     /// What it waits for, or what is wrong.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
@@ -144,6 +148,7 @@ fn row(deployment: &Deployment, governed_by: Option<&str>, runs: &[Run], state: 
         desired: deployment.replicas,
         governed_by: governed_by.map(str::to_owned),
         run: state::latest(runs).map(|run| run.name.clone()),
+        decided: state::latest(runs).and_then(|run| run.spec.decisions.last()).map(tables::in_words),
         message: qualified(&state.message, deployment),
         how: open
             .and_then(|run| run.status.waiting_for.as_ref())
@@ -165,13 +170,14 @@ fn render(rows: &[Row], namespaces: bool, wide: bool, now: Time) -> String {
             if wide { row.message.clone() } else { cut(&row.message) },
         ];
         if wide {
-            cells.extend([row.how.clone(), row.run.clone().unwrap_or_default()]);
+            let last = |text: &Option<String>| text.clone().unwrap_or_default();
+            cells.extend([row.how.clone(), last(&row.decided), last(&row.run)]);
         }
         cells
     };
     let mut head = vec!["NAME", "STATE", "SINCE", "WAY", "UPDATED", "AVAILABLE", "POLICY", "WAITING FOR"];
     if wide {
-        head.extend(["HOW TO GO ON", "RUN"]);
+        head.extend(["HOW TO GO ON", "DECIDED", "RUN"]);
     }
     output::table(&head, &rows.iter().map(cells).collect::<Vec<_>>())
 }

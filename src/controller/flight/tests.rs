@@ -64,7 +64,7 @@ async fn so_many_go_at_once_and_nothing_goes_twice() {
     let f = Fixture::new(|_| (StatusCode::OK, json!({"metadata": {}})));
     let mut flight = Flight::new(&f.executor, subject());
     flight.add((0..20).map(|n| patch_pod(&format!("p{n:02}"))).collect());
-    assert!(flight.is_full() && !flight.is_hungry());
+    assert!(flight.is_full() && !flight.has_more());
     flight.reconsider();
     // A plan that does not know of the first answers names pods that are being written to.
     flight.add((10..32).map(|n| patch_pod(&format!("p{n:02}"))).collect());

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use interlock_core::{
-    api::{names, policy::Hook},
+    api::{hook::Hook, names},
     select::parse_after,
 };
 

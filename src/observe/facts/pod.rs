@@ -41,6 +41,13 @@ pub fn pod(object: &Value) -> Option<Pod> {
         containers_ready: condition_true(status, "ContainersReady"),
         resize: resize(status),
         scheduled: !text(spec, "nodeName").is_empty(),
+        node: text(spec, "nodeName").to_owned(),
+        ip: text(status, "podIP").to_owned(),
+        finalizers: list(metadata, "finalizers").iter().filter_map(Value::as_str).map(str::to_owned).collect(),
+        gate: list(spec, "readinessGates")
+            .iter()
+            .any(|g| text(g, "conditionType") == names::READINESS_GATE)
+            .then(|| condition_true(status, names::READINESS_GATE)),
     })
 }
 

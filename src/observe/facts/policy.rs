@@ -4,6 +4,8 @@ use interlock_core::{api::policy::HookPolicySpec, world::Policy};
 use serde::Deserialize as _;
 use serde_json::Value;
 
+use crate::action;
+
 use super::json::{cut, field, int_or_zero, text, time};
 
 /// Longest message that is kept of the parser.
@@ -13,15 +15,17 @@ const LONGEST: usize = 512;
 pub fn policy(object: &Value) -> Policy {
     let metadata = field(object, "metadata");
     let spec = object.get("spec").filter(|s| !s.is_null());
+    let spec = spec.map_or_else(
+        || Ok(HookPolicySpec::default()),
+        |s| HookPolicySpec::deserialize(s).map_err(|e| cut(format!("spec: {e}"), LONGEST)),
+    );
     Policy {
         name: text(metadata, "name").to_owned(),
         uid: text(metadata, "uid").to_owned(),
         generation: int_or_zero(metadata, "generation"),
         created: time(metadata, "creationTimestamp").unwrap_or_default(),
-        spec: spec.map_or_else(
-            || Ok(HookPolicySpec::default()),
-            |s| HookPolicySpec::deserialize(s).map_err(|e| cut(format!("spec: {e}"), LONGEST)),
-        ),
+        problem: spec.as_ref().ok().and_then(|spec| action::problem(&spec.hooks)).map(|why| cut(why, LONGEST)),
+        spec,
     }
 }
 

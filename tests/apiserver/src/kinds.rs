@@ -39,10 +39,17 @@ const fn kind(
     Kind { group, version, plural, kind, namespaced, status, generation }
 }
 
-static KINDS: [Kind; 12] = [
+static KINDS: [Kind; 19] = [
     kind("apps", "v1", "deployments", "Deployment", (true, true, true)),
     kind("apps", "v1", "replicasets", "ReplicaSet", (true, true, true)),
     kind("", "v1", "pods", "Pod", (true, true, true)),
+    kind("apps", "v1", "statefulsets", "StatefulSet", (true, true, true)),
+    kind("apps", "v1", "daemonsets", "DaemonSet", (true, true, true)),
+    kind("batch", "v1", "jobs", "Job", (true, true, true)),
+    kind("", "v1", "services", "Service", (true, true, false)),
+    kind("", "v1", "configmaps", "ConfigMap", (true, false, false)),
+    kind("", "v1", "secrets", "Secret", (true, false, false)),
+    kind("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice", (true, false, true)),
     kind("", "v1", "namespaces", "Namespace", (false, true, false)),
     kind("", "v1", "resourcequotas", "ResourceQuota", (true, true, false)),
     kind("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", (true, true, true)),

@@ -10,14 +10,14 @@ use tokio::sync::OnceCell;
 pub async fn cluster() -> &'static Cluster {
     static INSTALLED: OnceCell<()> = OnceCell::const_new();
     let cluster = Cluster::shared().await.expect("a development cluster");
-    INSTALLED.get_or_init(|| prepare(cluster)).await;
+    INSTALLED.get_or_init(|| async { prepare(cluster, &InstallOptions::default()).await }).await;
     cluster
 }
 
 /// Installs Interlock and gives the user `dev` rights.
-pub async fn prepare(cluster: &Cluster) {
+pub async fn prepare(cluster: &Cluster, options: &InstallOptions) {
     let admin = cluster.client().await.unwrap();
-    install::install(&admin, &InstallOptions::default()).await.expect("installation");
+    install::install(&admin, options).await.expect("installation");
     for object in [
         json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "e2e-dev"}, "rules": [
             {"apiGroups": ["apps"], "resources": ["*"], "verbs": ["*"]},
@@ -53,7 +53,7 @@ impl Spoilt {
         let replica_sets = cluster.proxy(Component::ReplicaSetController).await.unwrap();
         cluster.route(Component::DeploymentController, Some(&deployments.url())).await.unwrap();
         cluster.route(Component::ReplicaSetController, Some(&replica_sets.url())).await.unwrap();
-        prepare(&cluster).await;
+        prepare(&cluster, &InstallOptions::default()).await;
         Self { cluster, deployments, replica_sets }
     }
 }

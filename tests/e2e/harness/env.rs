@@ -6,8 +6,8 @@ use apiserver::{Gate, Observer, Stage, objects};
 use devcluster::{Cluster, WatchProxy};
 use interlock::{
     action::{
-        Actions,
-        http::{Allow, HttpClient},
+        Runners,
+        http::{ApiServer, HttpClient, Rules},
     },
     controller::{self, Clock},
     lease::Fence,
@@ -90,12 +90,16 @@ impl Env {
         }
         let mut config = observe::client_config(config);
         config.headers.push((http::header::USER_AGENT, format!("interlock/e2e-{}", self.namespace).parse().unwrap()));
+        let api_server = ApiServer::of(&config.cluster_url);
         let client = kube::client::ClientBuilder::try_from(config).unwrap().with_layer(&self.gate).build();
+        let rules = Rules { loopback: true, ..Rules::default() };
+        let http = HttpClient::new(rules, Some("interlock-system"), api_server);
+        let hooks = Runners::new(client.clone(), std::sync::Arc::new(|| true), Clock::System, http).runner();
         let options = controller::Options {
             scope: Scope { namespace: Some(self.namespace.clone()), ..Scope::default() },
             clock: Clock::System,
             instance: "e2e".to_owned(),
-            hooks: Actions::http(HttpClient::new(Allow { loopback: true }).unwrap()),
+            hooks,
             metrics: Metrics::default(),
             health: Health::new(Fence::always()),
         };

@@ -6,8 +6,17 @@ use devcluster::WatchProxy;
 use kube::{Config, client::ClientBuilder, config::Kubeconfig};
 use serde_json::json;
 
-use super::{Env, Gate};
+use super::{Env, Gate, Moment, gate::Stopped, objects};
 use crate::controller::Controller;
+
+/// Nobody else is there.
+pub const ALONE: [&str; 1] = ["--leader-elect=false"];
+
+/// Keep it until everything has been looked at: the write that was held back must never be made, with its client gone.
+pub struct Aftermath {
+    _stopped: Option<Stopped>,
+    _second: Option<Controller>,
+}
 
 /// The way of one process to the API server. It has an agent by which the audit log knows it.
 pub struct Way {
@@ -49,6 +58,28 @@ impl Way {
         let controller = Controller::start(&self.kubeconfig, &self.namespace, election).await;
         controller.ready().await;
         controller
+    }
+
+    /// An update whose controller is killed at its `nth` write and followed by another one, until `ended`. With fewer writes
+    /// than in the reference run nobody is killed: timing decides what is stored together.
+    pub async fn update_killed_at(
+        &self,
+        env: &Env,
+        moment: Moment,
+        nth: usize,
+        ended: impl Future<Output = ()>,
+    ) -> Aftermath {
+        let mut first = self.start(&ALONE).await;
+        let mut stops = self.gate.stop_at_any(moment, nth);
+        env.patch("web", objects::set_image("v2")).await;
+        tokio::select! {
+            stopped = stops.recv() => {
+                first.signal("KILL");
+                first.wait().await;
+                Aftermath { _stopped: stopped, _second: Some(self.start(&ALONE).await) }
+            }
+            () = ended => Aftermath { _stopped: None, _second: None },
+        }
     }
 }
 

@@ -27,6 +27,7 @@ pub struct Receiver {
 
 struct Inner {
     calls: Mutex<Vec<Call>>,
+    accepted: Mutex<Vec<String>>,
     answers: Mutex<VecDeque<u16>>,
     open: watch::Sender<bool>,
     arrived: Notify,
@@ -36,6 +37,7 @@ impl Receiver {
     pub async fn start() -> Self {
         let inner = Arc::new(Inner {
             calls: Mutex::default(),
+            accepted: Mutex::default(),
             answers: Mutex::default(),
             open: watch::channel(true).0,
             arrived: Notify::new(),
@@ -65,6 +67,11 @@ impl Receiver {
         self.inner.calls.lock().unwrap().clone()
     }
 
+    /// Keys of the calls that were answered with success, as often as they were.
+    pub fn accepted(&self) -> Vec<String> {
+        self.inner.accepted.lock().unwrap().clone()
+    }
+
     /// Waits until so many calls have arrived.
     pub async fn arrived(&self, count: usize) {
         let wait = async {
@@ -89,9 +96,14 @@ async fn take(State(inner): State<Arc<Inner>>, uri: Uri, headers: HeaderMap, bod
         key: headers.get("idempotency-key").and_then(|v| v.to_str().ok()).unwrap_or_default().to_owned(),
         body: serde_json::from_slice(&body).unwrap_or_default(),
     };
+    let key = call.key.clone();
     inner.calls.lock().unwrap().push(call);
     inner.arrived.notify_waiters();
     let mut open = inner.open.subscribe();
+    // Ends here if the caller hangs up.
     let _ = open.wait_for(|open| *open).await;
+    if (200..300).contains(&answer) {
+        inner.accepted.lock().unwrap().push(key);
+    }
     StatusCode::from_u16(answer).unwrap()
 }

@@ -23,7 +23,10 @@ use apiserver::{
     store::{Caller, EPOCH_MILLIS},
 };
 use interlock::{
-    action::Runner,
+    action::{
+        Runner, Runners,
+        http::{ApiServer, HttpClient, Rules},
+    },
     controller::{self, Clock},
     lease::{Candidate, Fence},
     observe::Scope,
@@ -59,20 +62,30 @@ impl Hooks {
         self.calls.lock().unwrap().clone()
     }
 
-    /// Carries out attempts as http hooks would, without a network. Ends with its process.
-    fn runner(&self, clock: Clock, process: CancellationToken) -> Runner {
+    /// Carries out attempts: those of http hooks without a network, all others as they are. Ends with its process.
+    fn runner(&self, client: Client, clock: Clock, process: CancellationToken) -> Runner {
         let hooks = self.clone();
-        Arc::new(move |call| {
+        let http = HttpClient::new(Rules::default(), None, ApiServer::default());
+        Runners::new(client, Arc::new(|| true), clock, http).runner().http_by(move |call| {
             let (hooks, process) = (hooks.clone(), process.clone());
-            Box::pin(async move {
-                let path = call.url.splitn(4, '/').nth(3).map(|p| format!("/{p}")).unwrap_or_default();
-                hooks.calls.lock().unwrap().push(Call { at: Instant::now(), path, key: call.key, body: call.body });
+            async move {
+                let http = match &call.call {
+                    interlock_core::effect::Call::Http(http) => http,
+                    interlock_core::effect::Call::Drained => {
+                        tokio::time::sleep(Duration::from_millis(5)).await;
+                        let (outcome, reason) = (StepOutcome::Succeeded, "Drained".to_owned());
+                        return AttemptResult { outcome, reason, at: clock.now() };
+                    }
+                    other => panic!("{other:?}"),
+                };
+                let path = http.url.splitn(4, '/').nth(3).map(|p| format!("/{p}")).unwrap_or_default();
+                hooks.calls.lock().unwrap().push(Call { at: Instant::now(), path, key: call.key, body: call.facts });
                 tokio::select! {
                     () = process.cancelled() => std::future::pending().await,
                     () = tokio::time::sleep(Duration::from_millis(5)) => {}
                 }
                 AttemptResult { outcome: StepOutcome::Succeeded, reason: "Http200".to_owned(), at: clock.now() }
-            })
+            }
         })
     }
 }
@@ -137,6 +150,38 @@ impl Env {
         self.server.store.create(Caller::system("test"), apiserver::kinds::of(plural), NAMESPACE, object).unwrap();
     }
 
+    /// Somebody keeps all pods by a label: lets go when a pod asks for it, and takes hold again when its update is over.
+    pub fn keep(&self, key: &'static str, value: &'static str) {
+        let store = Arc::clone(&self.server.store);
+        tokio::spawn(async move {
+            let mut changes = store.changes();
+            loop {
+                for pod in store.list("pods", Some(NAMESPACE)).0 {
+                    let state = pod["metadata"]["annotations"]["interlock.dev/state"].as_str();
+                    let wants = !matches!(state, Some("PreparingUpdate" | "Updating"));
+                    if wants != pod["metadata"]["labels"][key].is_null() {
+                        continue;
+                    }
+                    let name = pod["metadata"]["name"].as_str().unwrap();
+                    let target = (apiserver::kinds::of("pods"), NAMESPACE, name);
+                    let _ = store.update(Caller::system("keeper"), target, apiserver::store::Part::Main, |old| {
+                        let mut new = old.clone();
+                        let labels = new["metadata"]["labels"].as_object_mut().unwrap();
+                        if wants {
+                            labels.insert(key.to_owned(), value.into())
+                        } else {
+                            labels.remove(key)
+                        };
+                        Ok(new)
+                    });
+                }
+                if changes.changed().await.is_err() {
+                    return;
+                }
+            }
+        });
+    }
+
     fn clock(&self) -> Clock {
         Clock::Tokio { start: self.server.store.start(), at: Time(EPOCH_MILLIS) }
     }
@@ -147,12 +192,12 @@ impl Env {
         Client::new(self.gate.layer(service), NAMESPACE)
     }
 
-    fn options(&self, fence: Fence, process: &CancellationToken) -> controller::Options {
+    fn options(&self, user: &str, fence: Fence, process: &CancellationToken) -> controller::Options {
         controller::Options {
             scope: Scope { namespace: Some(NAMESPACE.to_owned()), ..Scope::default() },
             clock: self.clock(),
             instance: "inproc".to_owned(),
-            hooks: self.hooks.runner(self.clock(), process.clone()),
+            hooks: self.hooks.runner(self.client(user), self.clock(), process.clone()),
             metrics: Metrics::default(),
             health: Health::new(fence),
         }
@@ -161,7 +206,7 @@ impl Env {
     /// Starts the controller.
     pub fn start(&self) {
         let alive = CancellationToken::new();
-        let options = self.options(Fence::always(), &alive);
+        let options = self.options("interlock", Fence::always(), &alive);
         let run = controller::run(self.client("interlock"), options, Fence::always(), alive.clone());
         *self.process.lock().unwrap() = Some(Process { task: tokio::spawn(run), alive });
     }
@@ -243,7 +288,7 @@ impl Env {
     pub fn candidate(&self, user: &'static str) -> JoinHandle<String> {
         let (candidate, fence) = Candidate::new(self.server.client(user), NAMESPACE, "interlock", user.to_owned());
         let stop = CancellationToken::new();
-        let acting = controller::run(self.client(user), self.options(fence.clone(), &stop), fence, stop.clone());
+        let acting = controller::run(self.client(user), self.options(user, fence.clone(), &stop), fence, stop.clone());
         tokio::spawn(async move {
             tokio::select! {
                 ended = acting => format!("controller: {ended:?}"),

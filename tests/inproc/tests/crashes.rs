@@ -127,5 +127,10 @@ fn without_trouble_every_scenario_is_what_it_says() {
     assert_eq!(of(Scenario::Return)["runs"][0]["outcome"], "Returned");
     assert_eq!(of(Scenario::Zero)["pods born and gone"][1], 2);
     assert_eq!(of(Scenario::Revert)["deployment"]["paused"], true);
+    // One call before and one after each pod, one before and one after the whole.
+    let hooked = of(Scenario::Hooked);
+    assert_eq!(hooked["pods born and gone"], serde_json::json!([0, 0]), "{hooked:#}");
+    let keys: u64 = hooked["hook keys"].as_object().unwrap().values().filter_map(Value::as_u64).sum();
+    assert_eq!(keys, 2 + 2 * 2, "{hooked:#}");
     assert_eq!(of(Scenario::Superseded)["runs"].as_array().unwrap().len(), 2);
 }

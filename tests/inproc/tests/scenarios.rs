@@ -25,6 +25,8 @@ pub enum Scenario {
     Revert,
     /// The next image while the first is being put in place.
     Superseded,
+    /// One hook of each phase and kind that the planner decides, and the drain.
+    Hooked,
 }
 
 /// One check: is the end the same as without trouble?
@@ -37,7 +39,7 @@ pub fn same(tally: &Tally, wanted: &Value, have: &Value) -> Result<(), String> {
     Err(difference(wanted, have))
 }
 
-pub const ALL: [Scenario; 8] = [
+pub const ALL: [Scenario; 9] = [
     Scenario::OnePod,
     Scenario::TwoPods,
     Scenario::Native,
@@ -46,7 +48,37 @@ pub const ALL: [Scenario; 8] = [
     Scenario::Birth,
     Scenario::Revert,
     Scenario::Superseded,
+    Scenario::Hooked,
 ];
+
+/// Two pods with our readiness gate.
+fn gated() -> Value {
+    let mut deployment = objects::deployment("web", 2);
+    deployment["spec"]["template"]["spec"]["readinessGates"] =
+        json!([{"conditionType": "interlock.dev/in-place-update-ready"}]);
+    deployment
+}
+
+/// Hooks of all phases.
+fn hooked() -> Value {
+    let http = |name: &str, phase: &str| {
+        let url = format!("http://hook.test/{name}");
+        json!({"name": name, "phase": phase, "http": {"url": url}, "timeoutSeconds": 20})
+    };
+    json!({
+        "update": {"drain": {"readinessGate": true, "seconds": 1}},
+        "hooks": [
+            http("before", "PreUpdate"),
+            {"name": "ok", "phase": "PreUpdate", "approval": {"timeoutSeconds": 3, "onTimeout": "Approve"}},
+            http("pod-before", "PrePod"),
+            {"name": "pause", "phase": "PrePod", "wait": {"seconds": 1}},
+            {"name": "keep", "phase": "PrePod", "podGate": {"labels": {"keep": "yes"}, "markPodNotReady": true}},
+            http("pod-after", "PostPod"),
+            http("after", "PostUpdate"),
+            http("tell", "OnFailure"),
+        ],
+    })
+}
 
 fn policy(more: Value) -> Value {
     let mut policy = objects::policy("p", "http://hook.test");
@@ -63,6 +95,7 @@ impl Scenario {
             Self::Return => policy(json!({"hooks": wait})),
             Self::Birth => policy(json!({"order": [{"name": "first"}, {"name": "web", "after": ["first"]}]})),
             Self::Revert => policy(json!({"update": {"failure": "Revert"}})),
+            Self::Hooked => policy(hooked()),
             _ => policy(json!({})),
         });
         env.start();
@@ -72,6 +105,10 @@ impl Scenario {
                 env.create(objects::deployment("web", 2)).await;
             }
             Self::Birth => {}
+            Self::Hooked => {
+                env.keep("keep", "yes");
+                env.create(gated()).await;
+            }
         }
         if self == Self::Zero {
             env.patch("web", objects::set_image("v2")).await;
@@ -84,7 +121,7 @@ impl Scenario {
     /// What people do.
     pub async fn act(self, env: &Env) {
         match self {
-            Self::OnePod | Self::TwoPods => env.patch("web", objects::set_image("v2")).await,
+            Self::OnePod | Self::TwoPods | Self::Hooked => env.patch("web", objects::set_image("v2")).await,
             Self::Native => env.patch("web", objects::set_env("e2")).await,
             Self::Return => {
                 env.patch("web", objects::set_image("v2")).await;

@@ -48,15 +48,23 @@ fn plan(run: &Run, state: State) -> Plan {
 fn what_it_waits_for_since_when_until_when_and_how_to_go_on() {
     let run = run(1, "web:1", &waits("HookRunning", "hook smoke runs"));
     let mut plan = plan(&run, State::PreHooks);
-    plan.effects = vec![Effect::StartHook(HookCall {
+    plan.effects = vec![Effect::StartHook(Box::new(HookCall {
         key: "k".into(),
         hook: "smoke".into(),
-        phase: interlock_core::api::policy::Phase::PreUpdate,
+        phase: interlock_core::api::hook::Phase::PreUpdate,
+        namespace: "ns".into(),
+        deployment: interlock_core::api::run::ObjectRef { name: "web".into(), uid: "uid-web".into() },
         attempt: 1,
-        url: "http://smoke/".into(),
+        run: interlock_core::api::run::ObjectRef { name: "r".into(), uid: "u".into() },
+        pod: None,
+        call: interlock_core::effect::Call::Http(interlock_core::api::hook::HttpHook {
+            url: "http://smoke/".into(),
+            ..interlock_core::api::hook::HttpHook::default()
+        }),
+        started_at: interlock_core::time::Time(0),
         timeout_seconds: 1,
-        body: json!({}),
-    })];
+        facts: json!({}),
+    }))];
     plan.wake = Some(now().plus_seconds(60));
     assert_eq!(
         render(&world(run), &plan, None, now()),
@@ -209,4 +217,52 @@ fn who_may_read_less_is_told_less() {
     let runs = [run(1, "web:1", &stalled("HookFailed"))];
     let text = render_stored(&fact(&value), Ok(&runs), "x", now());
     assert!(text.contains("Stalled/HookFailed (for 2m)") && text.contains("retry deploy/web -n shop"), "{text}");
+}
+
+#[test]
+fn what_the_policy_asks_for_and_the_run_cannot_do_is_told() {
+    let mut status = waits("Updating", "x");
+    status["conditions"] = json!([{
+        "type": "Limited", "status": "True", "reason": "NoReadinessGate", "message": "pods without the gate are not drained",
+        "lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": 1,
+    }]);
+    let run = run(1, "web:1", &status);
+    let text = render(&world(run.clone()), &plan(&run, State::Updating), None, now());
+    assert!(
+        text.contains("Limited:") && text.contains("pods without the gate are not drained (NoReadinessGate)"),
+        "{text}"
+    );
+}
+
+#[test]
+fn when_a_policy_and_the_annotation_both_speak_the_order_is_told() {
+    let run = run(1, "web:1", &waits("Updating", "x"));
+    let plan = plan(&run, State::Updating);
+    let mut world = world(run);
+    let hook = |name: &str| json!({"name": name, "phase": "PreUpdate", "wait": {"seconds": 1}});
+    let spec = serde_json::from_value(json!({"hooks": [hook("smoke"), hook("report")]})).unwrap();
+    world.policies.push(interlock_core::world::Policy {
+        name: "order".into(),
+        uid: "p".into(),
+        generation: 1,
+        spec: Ok(spec),
+        problem: None,
+        created: now(),
+    });
+    assert!(!render(&world, &plan, None, now()).contains("Hooks of"));
+    let mut deployment = held("web:1");
+    let own = json!([hook("smoke"), hook("late")]).to_string();
+    deployment["metadata"]["annotations"]["interlock.dev/hooks"] = json!(own);
+    world.deployment = fact(&deployment);
+    let text = render(&world, &plan, None, now());
+    assert!(
+        text.contains(
+            "\
+Hooks of:        HookPolicy order: smoke, report
+                 then annotation interlock.dev/hooks: late
+                 not the annotation's smoke: the policy has hooks of that name
+"
+        ),
+        "{text}"
+    );
 }

@@ -8,7 +8,8 @@ use super::{
 
 fn policy() -> (String, Policy) {
     let spec: HookPolicySpec = serde_json::from_value(json!({"order": [{"name": "web"}]})).unwrap();
-    let policy = Policy { name: "order".into(), uid: "p".into(), generation: 1, created: now(), spec: Ok(spec) };
+    let policy =
+        Policy { name: "order".into(), uid: "p".into(), generation: 1, created: now(), spec: Ok(spec), problem: None };
     ("shop".into(), policy)
 }
 

@@ -4,23 +4,20 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use tokio::sync::watch;
 
-use super::{Lag, View, on, think};
+use super::{Lag, View};
 use crate::{
     json::{list, text},
     kinds,
     store::{Caller, Preconditions, Store},
 };
 
-const OWNERS: [&str; 2] = ["deployments", "replicasets"];
-const OWNED: [&str; 3] = ["replicasets", "pods", "hookruns"];
+const OWNERS: [&str; 3] = ["deployments", "replicasets", "hookruns"];
+const OWNED: [&str; 4] = ["replicasets", "pods", "hookruns", "jobs"];
 
 pub(super) async fn run(store: Arc<Store>, mut switch: watch::Receiver<bool>) {
-    let mut view = View::new(&store, &["deployments", "replicasets"], Lag::default());
+    let mut view = View::new(&store, &OWNERS, Lag::default());
     loop {
-        view.wait(None).await;
-        on(&mut switch).await;
-        think(&store).await;
-        view.take();
+        view.turn(None, &mut switch).await;
         collect(&store);
     }
 }

@@ -40,6 +40,8 @@ struct Memory {
     containers: Vec<Container>,
     /// Status and last transition of the conditions.
     conditions: BTreeMap<&'static str, (bool, String)>,
+    /// Are all readiness gates open, by what was last seen?
+    open: bool,
 }
 
 #[derive(Debug)]
@@ -110,6 +112,7 @@ impl Memory {
             acknowledged: 0,
             containers: Vec::new(),
             conditions: BTreeMap::new(),
+            open: gates_open(pod),
         }
     }
 
@@ -135,7 +138,8 @@ impl Memory {
             self.containers.iter_mut().for_each(|c| c.next = None);
             return false;
         }
-        let mut publish = false;
+        let mut publish = self.open != gates_open(pod) && self.acknowledged > 0;
+        self.open = gates_open(pod);
         match self.doing {
             Doing::Creating(at) if due(at) => {
                 self.acknowledged = generation;
@@ -215,7 +219,8 @@ impl Memory {
     fn publish(&mut self, store: &Store, pod: &Value) {
         let started = !matches!(self.doing, Doing::Creating(_) | Doing::Starting(_));
         let ready = started && self.containers.iter().all(|c| c.ready);
-        let states = [("PodScheduled", true), ("Initialized", started), ("ContainersReady", ready), ("Ready", ready)];
+        let serves = ready && self.open;
+        let states = [("PodScheduled", true), ("Initialized", started), ("ContainersReady", ready), ("Ready", serves)];
         for (type_, is) in states {
             let entry = self.conditions.entry(type_).or_insert_with(|| (is, store.stamp()));
             if entry.0 != is {
@@ -256,7 +261,10 @@ impl Memory {
         }
         let _ = store.update(Caller::system(US), target, Part::Status, |old| {
             let mut new = old.clone();
+            let own = |c: &Value| self.conditions.contains_key(text(c, "/type"));
+            let others: Vec<Value> = list(old, "/status/conditions").iter().filter(|c| !own(c)).cloned().collect();
             new["status"] = status;
+            new["status"]["conditions"].as_array_mut().unwrap().extend(others);
             Ok(new)
         });
     }
@@ -379,4 +387,12 @@ fn containers(pod: &Value) -> Vec<Container> {
 
 fn digest(text: &str) -> u64 {
     text.bytes().fold(7, |h: u64, b| h.wrapping_mul(0x100_0000_01b3) ^ u64::from(b))
+}
+
+/// Are the conditions of all readiness gates True?
+fn gates_open(pod: &Value) -> bool {
+    list(pod, "/spec/readinessGates").iter().all(|gate| {
+        let open = |c: &&Value| c["type"] == gate["conditionType"] && c["status"] == "True";
+        list(pod, "/status/conditions").iter().any(|c| open(&c))
+    })
 }

@@ -2,6 +2,7 @@
 
 mod deployment;
 mod garbage;
+mod job;
 mod kubelet;
 mod replicaset;
 mod view;
@@ -52,7 +53,8 @@ impl ControlPlane {
         let mut tasks = JoinSet::new();
         tasks.spawn(deployment::run(store(), deployments_lag.clone(), running.clone()));
         tasks.spawn(replicaset::run(store(), replica_sets_lag.clone(), running.clone()));
-        tasks.spawn(garbage::run(store(), running));
+        tasks.spawn(garbage::run(store(), running.clone()));
+        tasks.spawn(job::run(store(), running));
         tasks.spawn(kubelet::run(store()));
         Self { deployments_lag, replica_sets_lag, manager, _tasks: tasks }
     }

@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use serde_json::{Value, json};
 use tokio::{sync::watch, time::Instant};
 
-use super::{Lag, View, on, think};
+use super::{Lag, View};
 use crate::{
     json::{at, controller, default, int, list, text},
     kinds,
@@ -21,10 +21,7 @@ pub(super) async fn run(store: Arc<Store>, lag: Lag, mut switch: watch::Receiver
     let mut view = View::new(&store, &["replicasets", "pods"], lag);
     let mut timer = None;
     loop {
-        view.wait(timer).await;
-        on(&mut switch).await;
-        think(&store).await;
-        view.take();
+        view.turn(timer, &mut switch).await;
         let sets: Vec<Arc<Value>> = view.of("replicasets").cloned().collect();
         timer = sets.iter().filter_map(|set| sync(&store, set)).min();
     }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use serde_json::Value;
 use tokio::{sync::watch, time::Instant};
 
-use super::Lag;
+use super::{Lag, on, think};
 use crate::{
     json::controller,
     store::{Ref, Store, What},
@@ -23,6 +23,14 @@ pub(super) struct View {
 impl View {
     pub(super) fn new(store: &Arc<Store>, plurals: &'static [&'static str], lag: Lag) -> Self {
         Self { store: Arc::clone(store), plurals, lag, cursor: 0, changes: store.changes(), objects: BTreeMap::new() }
+    }
+
+    /// The next turn of a controller: something new was seen or the time has come, the controllers run, and it has thought.
+    pub(super) async fn turn(&mut self, timer: Option<Instant>, switch: &mut watch::Receiver<bool>) {
+        self.wait(timer).await;
+        on(switch).await;
+        think(&self.store).await;
+        self.take();
     }
 
     /// Takes what may be seen by now. Returns whether there was anything, and when more may be seen.

@@ -13,7 +13,7 @@ use interlock_core::api::names;
 use serde_json::Value;
 use tokio::{sync::watch, time::Instant};
 
-use super::{Lag, View, on, think};
+use super::{Lag, View};
 use crate::{
     json::{annotation, at, int, text},
     kinds,
@@ -31,10 +31,7 @@ pub(super) async fn run(store: Arc<Store>, lag: Lag, mut switch: watch::Receiver
     let mut failures = 0;
     let mut timer = None;
     loop {
-        view.wait(timer).await;
-        on(&mut switch).await;
-        think(&store).await;
-        view.take();
+        view.turn(timer, &mut switch).await;
         let all: Vec<Value> = view.of("deployments").map(|d| Value::clone(d)).collect();
         let mut failed = false;
         for d in all {

@@ -1,0 +1,219 @@
+//! Hooks of single pods: which pods are at which of them. A pod whose hooks run takes up its part of maxUnavailable, like one
+//! whose containers change.
+
+use std::collections::BTreeSet;
+
+use super::{
+    Flow, GO, Planner,
+    hooks::{Standing, Wait},
+    pods::Seen,
+    steps::{Part, PodHooks, pod_mark},
+};
+use crate::{
+    api::{
+        hook::Phase,
+        run::{HookRunStatus, StepOutcome},
+    },
+    pod::{Stage, replaced},
+    reason::Reason,
+    world::Pod,
+};
+
+/// Where a pod is with its hooks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum At {
+    /// None are to run, or they have not begun.
+    Nothing,
+    /// Those before its update.
+    Before,
+    /// They are through, by what is stored: it may be updated.
+    Ready,
+    /// Those after it.
+    After,
+    /// All are through.
+    Through,
+}
+
+/// What is waited for, and what has failed for good.
+#[derive(Debug, Default)]
+pub(super) struct Outlook {
+    pub waits: Option<Wait>,
+    pub failed: Option<String>,
+}
+
+impl Outlook {
+    /// Takes up where one hook stands. Is it through?
+    fn see(&mut self, standing: Standing) -> bool {
+        match standing {
+            Standing::Through => return true,
+            Standing::Waits(wait) => {
+                // A person is the last that should be forgotten.
+                if self.waits.as_ref().is_none_or(|w| w.reason != Reason::Approval && wait.reason == Reason::Approval) {
+                    self.waits = Some(wait);
+                }
+            }
+            Standing::Failed(why) => drop(self.failed.get_or_insert(why)),
+        }
+        false
+    }
+}
+
+impl<'w> Planner<'w> {
+    /// Where each pod is. `target`: hash of the wanted template.
+    pub(super) fn places(&self, hooks: &PodHooks<'w>, seen: &[Seen<'w>], target: &str) -> Vec<At> {
+        let Some(run) = self.run.filter(|_| !hooks.is_empty()) else { return vec![At::Nothing; seen.len()] };
+        let begun: BTreeSet<&str> = self.status.steps.iter().filter_map(|s| s.pod_uid.as_deref()).collect();
+        let marks: BTreeSet<&str> = self.status.pod_hooks_done.iter().map(String::as_str).collect();
+        // Without hooks before the update a pod is written to in the same plan, which comes before its status: then only what
+        // is stored makes room for the next one.
+        let judge: &HookRunStatus = if hooks.pre.is_empty() { &run.status } else { &self.status };
+        let marked = |pod: &Pod| !marks.is_empty() && marks.contains(pod_mark(&pod.uid).as_str());
+        let at = |s: &Seen<'w>| {
+            let pod = s.pod;
+            let known = begun.contains(pod.uid.as_str());
+            if !known && marked(pod) {
+                return At::Through;
+            }
+            match &s.stage {
+                Stage::Old { .. } if !known => At::Nothing,
+                Stage::Old { .. } if hooks.before(&run.status, pod) => At::Ready,
+                Stage::Old { .. } => At::Before,
+                Stage::Moving { .. } | Stage::Done => {
+                    let ours = known || pod.baseline.as_ref().is_some_and(|b| b.target == target);
+                    match (ours, hooks.after(judge, pod)) {
+                        (false, _) => At::Nothing,
+                        (true, false) => At::After,
+                        (true, true) => At::Through,
+                    }
+                }
+            }
+        };
+        seen.iter().map(at).collect()
+    }
+
+    /// Attempts for pods that are gone, or that are on the new template already, are of no use.
+    pub(super) fn cancel_gone(&mut self, seen: &[Seen<'w>]) -> Flow {
+        let present: BTreeSet<&str> = seen.iter().map(|s| s.pod.uid.as_str()).collect();
+        let gone = |uid: &Option<String>| uid.as_deref().is_some_and(|uid| !present.contains(uid));
+        if self.status.steps.iter().any(|s| s.outcome.is_none() && gone(&s.pod_uid)) {
+            self.need_live()?;
+            self.cancel_steps(StepOutcome::Cancelled, |s| gone(&s.pod_uid));
+        }
+        let on_target: BTreeSet<&str> =
+            seen.iter().filter(|s| !matches!(s.stage, Stage::Old { .. })).map(|s| s.pod.uid.as_str()).collect();
+        let late = |s: &crate::api::run::Step| {
+            s.phase == Phase::PrePod && s.pod_uid.as_deref().is_some_and(|uid| on_target.contains(uid))
+        };
+        self.cancel_steps(StepOutcome::Cancelled, late);
+        GO
+    }
+
+    /// Brings the hooks of all pods that have begun as far as they go now. `most`: so many pods may change or be at their hooks.
+    pub(super) fn pod_hooks(&mut self, hooks: &PodHooks<'w>, seen: &[Seen<'w>], places: &[At], most: i64) -> Outlook {
+        let mut outlook = Outlook::default();
+        let after = |pod: &Pod| {
+            self.status
+                .steps
+                .iter()
+                .any(|s| s.phase == Phase::PostPod && s.pod_uid.as_deref() == Some(pod.uid.as_str()))
+        };
+        // Pods that were not ready were written to without having a part of their own. What comes after takes one.
+        let has_part = |s: &Seen<'w>, at: &At| match (at, &s.stage) {
+            (At::Before | At::Ready, _) | (_, Stage::Moving { .. }) => true,
+            (At::After, Stage::Done) => after(s.pod),
+            _ => false,
+        };
+        let begun: Vec<bool> = seen.iter().zip(places).map(|(s, at)| has_part(s, at)).collect();
+        // Pods whose hooks were through while others were not available may now be more than may go down. They wait for those
+        // that are updated: these go first, or both would wait for each other.
+        let count = |test: &dyn Fn(&Seen<'w>, At) -> bool| {
+            i64::try_from(seen.iter().zip(places).filter(|(s, at)| test(s, **at)).count()).unwrap_or(i64::MAX)
+        };
+        let parts = i64::try_from(begun.iter().filter(|b| **b).count()).unwrap_or(i64::MAX);
+        let idle = count(&|s, at| at == At::Ready && s.stage == Stage::Old { available: true });
+        let updated = count(&|_, at| at == At::After);
+        let mut taken = if parts == idle && updated >= most { 0 } else { parts };
+        for ((s, at), begun) in seen.iter().zip(places).zip(begun) {
+            match (at, &s.stage) {
+                (At::After, Stage::Done) if !begun && taken >= most => self.show_done(hooks, s.pod),
+                (At::After, Stage::Done) if !begun => {
+                    taken += 1;
+                    self.after(hooks, s.pod, true, &mut outlook);
+                }
+                (At::Before, _) => self.before(hooks, s.pod, &mut outlook),
+                (At::Ready, _) => self.show(hooks, s.pod, None),
+                (At::After, Stage::Done) => self.after(hooks, s.pod, true, &mut outlook),
+                (At::After, _) => self.after(hooks, s.pod, false, &mut outlook),
+                (At::Nothing | At::Through, _) => {}
+            }
+        }
+        outlook
+    }
+
+    /// The hooks before the update of a pod, in order.
+    pub(super) fn before(&mut self, hooks: &PodHooks<'w>, pod: &'w Pod, outlook: &mut Outlook) {
+        let Some(run) = self.run else { return };
+        let part = Part::of_pod(Phase::PrePod, pod);
+        for hook in &hooks.pre {
+            let through = outlook.see(self.hook(run, hook, part));
+            let stored = part.last(&run.status, &hook.name).is_some();
+            if hook.pod_gate.is_some() && stored {
+                self.show(hooks, pod, (!through).then_some("PreparingUpdate"));
+            }
+            if !through {
+                return;
+            }
+        }
+        self.show(hooks, pod, None);
+    }
+
+    /// The update of this pod is over, and it is not its turn.
+    fn show_done(&mut self, hooks: &PodHooks<'w>, pod: &'w Pod) {
+        let said = pod.annotations.get(crate::api::names::POD_STATE).map(String::as_str);
+        self.show(hooks, pod, Some(if said == Some("Updated") { "Updated" } else { "Updating" }));
+    }
+
+    /// Those after it: gates first, since a pod that they keep from serving is not available before.
+    fn after(&mut self, hooks: &PodHooks<'w>, pod: &'w Pod, done: bool, outlook: &mut Outlook) {
+        let Some(run) = self.run else { return };
+        let part = Part::of_pod(Phase::PostPod, pod);
+        let arrived = done || pod.gate == Some(false) && pod.containers_ready && replaced(pod, self.now);
+        if !hooks.gates.is_empty() && !arrived {
+            self.show(hooks, pod, Some("Updating"));
+            return;
+        }
+        for hook in &hooks.gates {
+            if !outlook.see(self.hook(run, hook, part)) {
+                self.show(hooks, pod, Some("Updated"));
+                return;
+            }
+        }
+        if !done {
+            return;
+        }
+        for hook in &hooks.post {
+            if !outlook.see(self.hook(run, hook, part)) {
+                return;
+            }
+        }
+    }
+
+    /// What a pod under a gate says and whether it serves. Without a word it keeps what it says.
+    fn show(&mut self, hooks: &PodHooks<'w>, pod: &'w Pod, state: Option<&'static str>) {
+        if hooks.gates.is_empty() {
+            return;
+        }
+        let said = pod.annotations.get(crate::api::names::POD_STATE).map(String::as_str);
+        let kept = (said == Some("PreparingUpdate")).then_some("PreparingUpdate");
+        if let Some(state) = state.or(kept) {
+            self.states.insert(&pod.name, state);
+        }
+        let shut = hooks.gates.iter().any(|h| h.pod_gate.as_ref().is_some_and(|g| g.mark_pod_not_ready));
+        if let (true, Some(open)) = (shut, pod.gate) {
+            self.closed.insert(&pod.name);
+            if open && pod.containers_ready {
+                self.set_gate(pod, false);
+            }
+        }
+    }
+}
