@@ -46,9 +46,7 @@ impl Planner<'_> {
             if self.w.refusals.contains_key(&format!("replicaset/{name}")) {
                 continue;
             }
-            let taken = others.iter().any(|s| s.revision() == owed.revision);
-            let highest = self.w.replica_sets.iter().map(ReplicaSet::revision).max().unwrap_or(0);
-            let revision = if taken { highest.saturating_add(1) } else { owed.revision };
+            let revision = self.free_revision(&owed.template, owed.revision);
             let object = patches::replica_set(
                 self.d,
                 &name,

@@ -24,6 +24,7 @@ mod running;
 mod status;
 mod steps;
 mod undo;
+mod window;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

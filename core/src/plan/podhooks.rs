@@ -8,16 +8,21 @@ use super::{
     hooks::{Standing, Wait},
     pods::Seen,
     steps::{Part, PodHooks, pod_mark},
+    window::Window,
 };
 use crate::{
     api::{
         hook::Phase,
+        names,
         run::{HookRunStatus, StepOutcome},
     },
     pod::{Stage, replaced},
     reason::Reason,
     world::Pod,
 };
+
+/// By this the owner of a gate's handlers knows that it is his turn.
+const PREPARING: &str = "PreparingUpdate";
 
 /// Where a pod is with its hooks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,10 +33,19 @@ pub(super) enum At {
     Before,
     /// They are through, by what is stored: it may be updated.
     Ready,
+    /// Its update is over, without a hook of its own so far. Those after it have yet to begin, when it may join the window.
+    Due,
     /// Those after it.
     After,
     /// All are through.
     Through,
+}
+
+impl At {
+    /// Do its hooks keep it within the window?
+    pub(super) const fn at_hooks(self) -> bool {
+        matches!(self, Self::Before | Self::Ready | Self::After)
+    }
 }
 
 /// What is waited for, and what has failed for good.
@@ -82,6 +96,7 @@ impl<'w> Planner<'w> {
                     let ours = known || pod.baseline.as_ref().is_some_and(|b| b.target == target);
                     match (ours, hooks.after(judge, pod)) {
                         (false, _) => At::Nothing,
+                        (true, false) if !known && s.stage == Stage::Done => At::Due,
                         (true, false) => At::After,
                         (true, true) => At::Through,
                     }
@@ -108,83 +123,77 @@ impl<'w> Planner<'w> {
         GO
     }
 
-    /// Brings the hooks of all pods that have begun as far as they go now. `most`: so many pods may change or be at their hooks.
-    pub(super) fn pod_hooks(&mut self, hooks: &PodHooks<'w>, seen: &[Seen<'w>], places: &[At], most: i64) -> Outlook {
+    /// Brings the hooks of all pods that have begun as far as they go now. Those that are due go before any other pod.
+    pub(super) fn pod_hooks(
+        &mut self,
+        hooks: &PodHooks<'w>,
+        seen: &[Seen<'w>],
+        places: &[At],
+        window: &mut Window<'w>,
+    ) -> Outlook {
         let mut outlook = Outlook::default();
-        let after = |pod: &Pod| {
-            self.status
-                .steps
-                .iter()
-                .any(|s| s.phase == Phase::PostPod && s.pod_uid.as_deref() == Some(pod.uid.as_str()))
-        };
-        // Pods that were not ready were written to without having a part of their own. What comes after takes one.
-        let has_part = |s: &Seen<'w>, at: &At| match (at, &s.stage) {
-            (At::Before | At::Ready, _) | (_, Stage::Moving { .. }) => true,
-            (At::After, Stage::Done) => after(s.pod),
-            _ => false,
-        };
-        let begun: Vec<bool> = seen.iter().zip(places).map(|(s, at)| has_part(s, at)).collect();
-        // Pods whose hooks were through while others were not available may now be more than may go down. They wait for those
-        // that are updated: these go first, or both would wait for each other.
-        let count = |test: &dyn Fn(&Seen<'w>, At) -> bool| {
-            i64::try_from(seen.iter().zip(places).filter(|(s, at)| test(s, **at)).count()).unwrap_or(i64::MAX)
-        };
-        let parts = i64::try_from(begun.iter().filter(|b| **b).count()).unwrap_or(i64::MAX);
-        let idle = count(&|s, at| at == At::Ready && s.stage == Stage::Old { available: true });
-        let updated = count(&|_, at| at == At::After);
-        let mut taken = if parts == idle && updated >= most { 0 } else { parts };
-        for ((s, at), begun) in seen.iter().zip(places).zip(begun) {
-            match (at, &s.stage) {
-                (At::After, Stage::Done) if !begun && taken >= most => self.show_done(hooks, s.pod),
-                (At::After, Stage::Done) if !begun => {
-                    taken += 1;
-                    self.after(hooks, s.pod, true, &mut outlook);
-                }
-                (At::Before, _) => self.before(hooks, s.pod, &mut outlook),
-                (At::Ready, _) => self.show(hooks, s.pod, None),
-                (At::After, Stage::Done) => self.after(hooks, s.pod, true, &mut outlook),
-                (At::After, _) => self.after(hooks, s.pod, false, &mut outlook),
-                (At::Nothing | At::Through, _) => {}
+        for (s, at) in seen.iter().zip(places) {
+            match at {
+                At::Before => self.before(hooks, (s, *at), window, &mut outlook),
+                At::Ready => self.show(hooks, (s, *at), window, None),
+                At::After => self.after(hooks, (s, *at), window, &mut outlook),
+                At::Due if window.join(*at) => self.after(hooks, (s, *at), window, &mut outlook),
+                At::Due => self.show_done(hooks, (s, *at), window),
+                At::Nothing | At::Through => {}
             }
         }
         outlook
     }
 
     /// The hooks before the update of a pod, in order.
-    pub(super) fn before(&mut self, hooks: &PodHooks<'w>, pod: &'w Pod, outlook: &mut Outlook) {
+    pub(super) fn before(
+        &mut self,
+        hooks: &PodHooks<'w>,
+        (seen, at): (&Seen<'w>, At),
+        window: &mut Window<'w>,
+        outlook: &mut Outlook,
+    ) {
         let Some(run) = self.run else { return };
-        let part = Part::of_pod(Phase::PrePod, pod);
+        let part = Part::of_pod(Phase::PrePod, seen.pod);
         for hook in &hooks.pre {
             let through = outlook.see(self.hook(run, hook, part));
             let stored = part.last(&run.status, &hook.name).is_some();
             if hook.pod_gate.is_some() && stored {
-                self.show(hooks, pod, (!through).then_some("PreparingUpdate"));
+                self.show(hooks, (seen, at), window, (!through).then_some(PREPARING));
             }
             if !through {
                 return;
             }
         }
-        self.show(hooks, pod, None);
+        self.show(hooks, (seen, at), window, None);
     }
 
     /// The update of this pod is over, and it is not its turn.
-    fn show_done(&mut self, hooks: &PodHooks<'w>, pod: &'w Pod) {
-        let said = pod.annotations.get(crate::api::names::POD_STATE).map(String::as_str);
-        self.show(hooks, pod, Some(if said == Some("Updated") { "Updated" } else { "Updating" }));
+    fn show_done(&mut self, hooks: &PodHooks<'w>, (seen, at): (&Seen<'w>, At), window: &mut Window<'w>) {
+        let said = seen.pod.annotations.get(names::POD_STATE).map(String::as_str);
+        self.show(hooks, (seen, at), window, Some(if said == Some("Updated") { "Updated" } else { "Updating" }));
     }
 
     /// Those after it: gates first, since a pod that they keep from serving is not available before.
-    fn after(&mut self, hooks: &PodHooks<'w>, pod: &'w Pod, done: bool, outlook: &mut Outlook) {
+    fn after(
+        &mut self,
+        hooks: &PodHooks<'w>,
+        (seen, at): (&Seen<'w>, At),
+        window: &mut Window<'w>,
+        outlook: &mut Outlook,
+    ) {
         let Some(run) = self.run else { return };
+        let pod = seen.pod;
         let part = Part::of_pod(Phase::PostPod, pod);
+        let done = seen.stage == Stage::Done;
         let arrived = done || pod.gate == Some(false) && pod.containers_ready && replaced(pod, self.now);
         if !hooks.gates.is_empty() && !arrived {
-            self.show(hooks, pod, Some("Updating"));
+            self.show(hooks, (seen, at), window, Some("Updating"));
             return;
         }
         for hook in &hooks.gates {
             if !outlook.see(self.hook(run, hook, part)) {
-                self.show(hooks, pod, Some("Updated"));
+                self.show(hooks, (seen, at), window, Some("Updated"));
                 return;
             }
         }
@@ -198,22 +207,38 @@ impl<'w> Planner<'w> {
         }
     }
 
-    /// What a pod under a gate says and whether it serves. Without a word it keeps what it says.
-    fn show(&mut self, hooks: &PodHooks<'w>, pod: &'w Pod, state: Option<&'static str>) {
+    /// What a pod under a gate says and whether it serves. Without a word it keeps what it says. One that serves goes on
+    /// serving, and does not ask to be prepared, until it may go down.
+    fn show(
+        &mut self,
+        hooks: &PodHooks<'w>,
+        (seen, at): (&Seen<'w>, At),
+        window: &mut Window<'w>,
+        state: Option<&'static str>,
+    ) {
         if hooks.gates.is_empty() {
             return;
         }
-        let said = pod.annotations.get(crate::api::names::POD_STATE).map(String::as_str);
-        let kept = (said == Some("PreparingUpdate")).then_some("PreparingUpdate");
+        let pod = seen.pod;
+        let said = pod.annotations.get(names::POD_STATE).map(String::as_str);
+        let kept = (said == Some(PREPARING)).then_some(PREPARING);
+        let shut = hooks.gates.iter().any(|h| h.pod_gate.as_ref().is_some_and(|g| g.mark_pod_not_ready));
+        let gate = pod.gate.filter(|_| shut);
+        let serves = gate == Some(true) && pod.containers_ready;
+        if serves && !window.take_down(seen, at) {
+            if let Some(state) = state.filter(|s| *s != PREPARING).or(kept) {
+                self.states.insert(&pod.name, state);
+            }
+            return;
+        }
         if let Some(state) = state.or(kept) {
             self.states.insert(&pod.name, state);
         }
-        let shut = hooks.gates.iter().any(|h| h.pod_gate.as_ref().is_some_and(|g| g.mark_pod_not_ready));
-        if let (true, Some(open)) = (shut, pod.gate) {
+        if gate.is_some() {
             self.closed.insert(&pod.name);
-            if open && pod.containers_ready {
-                self.set_gate(pod, false);
-            }
+        }
+        if serves {
+            self.set_gate(pod, false);
         }
     }
 }

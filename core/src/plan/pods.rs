@@ -9,6 +9,7 @@ use super::{
     podhooks::{At, Outlook},
     running::pods_of,
     steps::{MOST_PODS, PodHooks, pod_mark},
+    window::{Window, available},
 };
 use crate::{
     api::{
@@ -66,10 +67,6 @@ struct Tally {
     late: i64,
     /// Whatever the template.
     available: i64,
-    /// Not available, or at their hooks.
-    unavailable: i64,
-    /// Not available, or at the hooks after their update.
-    down: i64,
 }
 
 impl Tally {
@@ -77,20 +74,12 @@ impl Tally {
         let mut all = Self::default();
         for (s, at) in seen.iter().zip(places) {
             all.total += 1;
-            let at_hooks = matches!(at, At::Before | At::Ready | At::After);
-            let available = match s.stage {
-                Stage::Done => true,
-                Stage::Old { available } => available,
-                Stage::Moving { .. } => false,
-            };
-            all.available += i64::from(available);
-            all.unavailable += i64::from(!available || at_hooks);
-            all.down += i64::from(!available || *at == At::After);
+            all.available += i64::from(available(&s.stage));
             match &s.stage {
-                Stage::Done if at_hooks => all.late += 1,
+                Stage::Done if *at == At::Due || at.at_hooks() => all.late += 1,
                 Stage::Done => all.done += 1,
                 Stage::Moving { .. } => all.moving += 1,
-                Stage::Old { .. } => all.begun += i64::from(at_hooks),
+                Stage::Old { .. } => all.begun += i64::from(at.at_hooks()),
             }
         }
         all
@@ -165,6 +154,7 @@ impl<'w> Planner<'w> {
             }
         }
         let most = max_unavailable(update, self.d.max_unavailable.as_ref(), replicas);
+        let mut window = Window::of(&seen, &places, missing, most);
         let mut outlook = Outlook::default();
         if forward {
             self.status.pods = Some(PodCounts {
@@ -182,7 +172,7 @@ impl<'w> Planner<'w> {
                 return self.stall(reason, message);
             }
             self.cancel_gone(&seen)?;
-            outlook = self.pod_hooks(&hooks, &seen, &places, most);
+            outlook = self.pod_hooks(&hooks, &seen, &places, &mut window);
             if let Some(why) = outlook.failed {
                 return self.stall(Reason::HookFailed, why);
             }
@@ -192,20 +182,14 @@ impl<'w> Planner<'w> {
         // those that are ready but not available (minReadySeconds, an earlier write of ours still to come), but these
         // may serve: they only go while no more than may are unavailable.
         let may_move = (replicas - partition - done - tally.under_way()).max(0);
-        let unavailable = missing + tally.unavailable;
         let mut budgets = Budgets::new(self, update, &seen);
         let mut blocked: Option<String> = None;
         let mut chosen: Vec<(&Seen<'w>, At)> = Vec::new();
-        // Those whose hooks have begun have their part already, and go as soon as these are through. One that was not ready
-        // when they began, and is now, had none: it waits for its turn.
-        let mut down = missing + tally.down;
+        // Those whose hooks are through go as soon as they may be down.
         for (s, at) in seen.iter().zip(&places).filter(|(_, at)| matches!(at, At::Before | At::Ready)) {
             let steady = s.stage == Stage::Old { available: true };
             match if steady { budgets.take(&s.pod.name) } else { Ok(()) } {
-                Ok(()) if *at == At::Ready && (!steady || down < most) => {
-                    down += i64::from(steady);
-                    chosen.push((s, *at));
-                }
+                Ok(()) if *at == At::Ready && window.take_down(s, *at) => chosen.push((s, *at)),
                 Ok(()) => {}
                 Err(name) => blocked = Some(name),
             }
@@ -216,7 +200,7 @@ impl<'w> Planner<'w> {
             .filter(|(s, at)| matches!(s.stage, Stage::Old { .. }) && matches!(at, At::Nothing | At::Through))
             .map(|(s, _)| s)
             .partition(|s| {
-                s.stage == Stage::Old { available: false } && (!serves(s.pod) || unavailable <= most)
+                s.stage == Stage::Old { available: false } && (!serves(s.pod) || window.kept())
                     || !s.difference().restarts() && hooks.is_empty()
             });
         // What we have taken out of service already goes before all others.
@@ -227,29 +211,31 @@ impl<'w> Planner<'w> {
             let most = i64::try_from(hooks.most(&self.status)).unwrap_or(i64::MAX);
             (most - tally.under_way()).max(0)
         };
-        let mut free = (most - unavailable).max(0);
         let mut left = may_move.min(room);
         for s in bad.into_iter().take(usize::try_from(left).unwrap_or(0)) {
             chosen.push((s, At::Nothing));
             left -= 1;
         }
         for s in good {
-            if left <= 0 || free <= 0 || chosen.len() >= MOST_WRITES {
+            if left <= 0 || window.free() == 0 || chosen.len() >= MOST_WRITES {
                 break;
             }
             if let Err(name) = budgets.take(&s.pod.name) {
                 blocked = Some(name);
                 continue;
             }
+            window.join(At::Nothing);
+            if hooks.pre.is_empty() || self.marked_through(s.pod) {
+                window.take_down(s, At::Nothing); // written to in this plan
+            }
             chosen.push((s, At::Nothing));
             left -= 1;
-            free -= 1;
         }
         let chosen_any = !chosen.is_empty();
         let mut writes = 0;
         for (s, at) in chosen {
             if at == At::Nothing && !hooks.pre.is_empty() && !self.marked_through(s.pod) {
-                self.before(&hooks, s.pod, &mut outlook);
+                self.before(&hooks, (s, at), &mut window, &mut outlook);
                 tally.begun += 1;
                 continue;
             }

@@ -56,6 +56,15 @@ impl<'w> Planner<'w> {
         }
     }
 
+    /// The revision of a ReplicaSet that we make for a template: its own, or the next if another template has that by now.
+    pub(super) fn free_revision(&self, template: &Template, own: i64) -> i64 {
+        let sets = &self.w.replica_sets;
+        if sets.iter().all(|s| s.template == *template || s.revision() != own) {
+            return own;
+        }
+        sets.iter().map(ReplicaSet::revision).max().unwrap_or(0).saturating_add(1)
+    }
+
     /// A name for a ReplicaSet of ours. One that was made under this name earlier may show another template by now.
     pub(super) fn free_name(&self, kind: &str, template: &Template, number: i64) -> String {
         let name = |salt: String| patches::set_name(&self.d.name, kind, &format!("{}{salt}", template.hash()), number);
@@ -203,9 +212,7 @@ impl<'w> Planner<'w> {
         let reference = run.spec.replica_set.as_ref();
         let annotations = reference.map(|r| r.annotations.clone()).unwrap_or_default();
         // While it was gone the Deployment controller may have given its number to another one.
-        let taken = |n: i64| self.w.replica_sets.iter().any(|s| s.template != *old && s.revision() == n);
-        let highest = || self.w.replica_sets.iter().map(ReplicaSet::revision).max().unwrap_or(0).saturating_add(1);
-        let revision = reference.map(|r| if taken(r.revision) { highest() } else { r.revision });
+        let revision = reference.map(|r| self.free_revision(old, r.revision));
         let object = patches::replica_set(self.d, name, old, replicas, revision, &annotations, None);
         if self.w.refusals.contains_key(&format!("replicaset/{name}")) {
             let what = "the ReplicaSet that ran cannot be made again".to_owned();
@@ -258,7 +265,7 @@ impl<'w> Planner<'w> {
 
     pub(super) fn copy(&mut self, main: &ReplicaSet, name: &str) -> Flow {
         // While held no one counts revisions up, so the copy carries the number; at rest the controller gives it one.
-        let revision = if self.d.held() { self.revision(main) } else { 0 };
+        let revision = if self.d.held() { self.free_revision(&main.template, self.revision(main)) } else { 0 };
         let object = patches::replica_set(
             self.d,
             name,

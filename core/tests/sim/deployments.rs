@@ -140,6 +140,9 @@ impl Sim {
             failure: None,
         };
         copy(self, &mut set);
+        if self.sets.iter().any(|s| self.dc_sets.iter().all(|seen| seen.uid != s.uid)) {
+            self.numbered_blindly.insert(set.uid.clone());
+        }
         set.annotations.insert(DESIRED.into(), self.d.replicas.to_string());
         set.annotations.insert(MAX.into(), (self.d.replicas + surge).to_string());
         self.note(format!("DC creates {} ({}) with {replicas}", set.name, super::image_of(&set.template)));

@@ -127,6 +127,8 @@ pub struct Sim {
     pub deleted: usize,
     pub authorised: BTreeSet<String>,
     pub pardoned: BTreeSet<String>,
+    /// UIDs of ReplicaSets that the Deployment controller made, and numbered, without having seen all others.
+    pub numbered_blindly: BTreeSet<String>,
     pub last_ran: String,
     /// Our controller has had the time to look, and found nothing to do.
     pub rested: bool,
@@ -254,6 +256,7 @@ impl Sim {
             deleted: 0,
             authorised: BTreeSet::new(),
             pardoned: BTreeSet::new(),
+            numbered_blindly: BTreeSet::new(),
             last_ran: String::new(),
             rested: false,
             violations: vec![],
