@@ -73,10 +73,15 @@ fn attempts(run: &Run, hook: &Hook, now: Time) -> Vec<Vec<String>> {
         let reason = &step.reason;
         let outcome = if reason.is_empty() || *reason == outcome { outcome } else { format!("{outcome} ({reason})") };
         let took = duration(step.finished_at.unwrap_or(now).millis_since(step.started_at));
+        // Attempts of OnFailure are counted anew with each failure of the run.
+        let attempt = match step.failure {
+            Some(failure) => format!("{} (failure {failure})", step.attempt),
+            None => step.attempt.to_string(),
+        };
         row(
             step.phase,
             step.pod.as_deref().unwrap_or_default(),
-            [step.attempt.to_string(), outcome, age(step.started_at, now) + " ago", took],
+            [attempt, outcome, age(step.started_at, now) + " ago", took],
         )
     };
     if !hook.phase.of_pod() {
@@ -186,6 +191,20 @@ mod tests {
         assert_eq!(cells(1)[2..5], ["web-007", "2", "Failed"]);
         assert_eq!(cells(2)[2..5], ["web-300", "1", "Running"]);
         assert!(lines[11].contains("291 more") && lines[11].contains("291 Succeeded"), "{text}");
+    }
+
+    #[test]
+    fn attempts_of_on_failure_say_which_failure() {
+        let mut steps = [step(0, 1, "Succeeded"), step(0, 1, "Failed")];
+        for (step, failure) in steps.iter_mut().zip(1..) {
+            let more = json!({"phase": "OnFailure", "pod": null, "podUID": null, "failure": failure});
+            json_patch::merge(step, &more);
+        }
+        let mut run = of_pods(&steps);
+        let hook = json!({"name": "each", "phase": "OnFailure", "wait": {"seconds": 1}});
+        run.spec.settings.hooks = vec![serde_json::from_value(hook).unwrap()];
+        let text = of(&run, now());
+        assert!(text.contains("1 (failure 1)") && text.contains("1 (failure 2)"), "{text}");
     }
 
     /// It blocks the start and, as a second step, the end of the same pod.

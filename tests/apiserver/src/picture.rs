@@ -47,14 +47,17 @@ impl Picture {
         Some(Self::new(deployment, of_app("replicasets"), of_app("pods"), all("hookruns")))
     }
 
-    /// The Deployment controller calls it complete, and nothing is held.
+    /// The Deployment controller calls it complete, and nothing is held. Its status is of before for a moment when a ReplicaSet
+    /// was deleted: what the ReplicaSets say themselves has to agree.
     pub fn complete(&self) -> bool {
         let d = &self.deployment;
         let want = int(d, "/spec/replicas");
+        let available: i64 = self.sets.iter().map(|s| int(s, "/status/availableReplicas")).sum();
         int(d, "/status/observedGeneration") >= int(d, "/metadata/generation")
             && ["updatedReplicas", "replicas", "availableReplicas"]
                 .iter()
                 .all(|f| int(d, &format!("/status/{f}")) == want)
+            && available == want
             && d["metadata"]["annotations"][HELD_BY].is_null()
     }
 
