@@ -378,7 +378,7 @@ mod tests {
     fn pack(pod: Pod, pools: &mut Pools) -> Packed {
         let version = Version { uid: pod.uid.as_str().into(), resource_version: pod.resource_version.as_str().into() };
         let key = Key::new("ns", &pod.name);
-        Packed::new(pod, &key, &version, pools)
+        Packed::new(pod, String::new(), &key, &version, pools)
     }
 
     fn sample(n: usize) -> Pod {
