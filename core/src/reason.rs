@@ -33,6 +33,8 @@ pub enum Reason {
     DeadlineExceeded,
     /// A decision has no effect.
     DecisionRefused,
+    /// Predecessors have not settled in time.
+    GateTimeout,
     /// The update is held.
     Held,
     /// A hook failed, and its update with it.
@@ -105,7 +107,7 @@ pub enum Reason {
 
 impl Reason {
     /// All of them.
-    pub const ALL: [Self; 49] = [
+    pub const ALL: [Self; 50] = [
         Self::Aborted,
         Self::AnnotationInvalid,
         Self::AnnotationsRestored,
@@ -121,6 +123,7 @@ impl Reason {
         Self::Conflicting,
         Self::DeadlineExceeded,
         Self::DecisionRefused,
+        Self::GateTimeout,
         Self::Held,
         Self::HookFailed,
         Self::HookRunning,
@@ -180,6 +183,7 @@ impl Reason {
             Self::Conflicting => "Conflicting",
             Self::DeadlineExceeded => "DeadlineExceeded",
             Self::DecisionRefused => "DecisionRefused",
+            Self::GateTimeout => "GateTimeout",
             Self::Held => "Held",
             Self::HookFailed => "HookFailed",
             Self::HookRunning => "HookRunning",

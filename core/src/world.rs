@@ -10,6 +10,7 @@ use crate::{
         hook::Hook,
         names,
         policy::HookPolicySpec,
+        reference::Reference,
         run::{HookRunSpec, HookRunStatus, StepOutcome},
     },
     template::Template,
@@ -33,8 +34,11 @@ pub struct World {
     pub policies: Vec<Policy>,
     /// The runs of this Deployment (by UID).
     pub runs: Vec<Run>,
-    /// What is known of the Deployments that this one may have to wait for, by name. `None`: there is none.
-    pub components: BTreeMap<String, Option<Component>>,
+    /// What is known of what this Deployment may have to wait for. `None`: there is none.
+    pub components: BTreeMap<Reference, Option<Predecessor>>,
+    /// Names of Deployments that wait for each other by any orders and annotations, this one among them: a path that ends
+    /// where it began. Empty: there is no such circle.
+    pub cycle: Vec<String>,
     /// PodDisruptionBudgets that cover pods of this Deployment.
     pub budgets: Vec<Budget>,
     /// Updates of other Deployments that hold a slot now, by policy name.
@@ -443,6 +447,118 @@ pub struct Component {
     /// State of its latest run: `None` if it has none.
     pub run: Option<RunState>,
     /// The last visible change: readiness of a pod, a container's start, the end of a run.
+    pub changed: Option<Time>,
+}
+
+/// What is known of something that a gate may wait for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Predecessor {
+    /// How it stands.
+    pub standing: Standing,
+    /// Labels of its template; of pods those that all of them have.
+    pub labels: BTreeMap<String, String>,
+    /// Pods of it that are being deleted and are not gone yet.
+    pub leaving: i64,
+}
+
+/// How something stands that a gate may wait for, by kind.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Standing {
+    /// A Deployment.
+    Deployment(Component),
+    /// A StatefulSet.
+    StatefulSet(StatefulSet),
+    /// A DaemonSet.
+    DaemonSet(DaemonSet),
+    /// A Job.
+    Job(Job),
+    /// Pods by label or owner.
+    Pods(Pods),
+    /// Objects of its kind have not been listed yet.
+    Unread,
+}
+
+/// A StatefulSet.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StatefulSet {
+    /// Is it being deleted?
+    pub deleting: bool,
+    /// `metadata.generation`.
+    pub generation: i64,
+    /// `status.observedGeneration`.
+    pub observed_generation: i64,
+    /// `spec.replicas`.
+    pub replicas: i64,
+    /// Is `spec.updateStrategy.type` OnDelete?
+    pub on_delete: bool,
+    /// `spec.updateStrategy.rollingUpdate.partition`.
+    pub partition: i64,
+    /// `spec.minReadySeconds`.
+    pub min_ready_seconds: i64,
+    /// `status.readyReplicas`.
+    pub ready: i64,
+    /// `status.availableReplicas`.
+    pub available: i64,
+    /// `status.updatedReplicas`.
+    pub updated: i64,
+    /// `status.currentRevision`.
+    pub current_revision: String,
+    /// `status.updateRevision`.
+    pub update_revision: String,
+    /// When readiness of one of its pods last flipped.
+    pub changed: Option<Time>,
+}
+
+/// A DaemonSet.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DaemonSet {
+    /// Is it being deleted?
+    pub deleting: bool,
+    /// `metadata.generation`.
+    pub generation: i64,
+    /// `status.observedGeneration`.
+    pub observed_generation: i64,
+    /// Is `spec.updateStrategy.type` OnDelete?
+    pub on_delete: bool,
+    /// `status.desiredNumberScheduled`.
+    pub desired: i64,
+    /// `status.updatedNumberScheduled`.
+    pub updated: i64,
+    /// `status.numberAvailable`.
+    pub available: i64,
+    /// When readiness of one of its pods last flipped.
+    pub changed: Option<Time>,
+}
+
+/// A Job.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Job {
+    /// Is it being deleted?
+    pub deleting: bool,
+    /// Is `spec.suspend` set?
+    pub suspended: bool,
+    /// Is condition `Complete` True?
+    pub complete: bool,
+    /// Reason and message of condition `Failed`, while it is True.
+    pub failed: Option<String>,
+    /// `status.succeeded`.
+    pub succeeded: i64,
+    /// `spec.completions`, 1 where it is absent.
+    pub completions: i64,
+    /// When condition `Complete` became True.
+    pub changed: Option<Time>,
+}
+
+/// Pods by label or owner; those that are being deleted or have finished are not among them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Pods {
+    /// How many there are.
+    pub total: i64,
+    /// How many of them are ready.
+    pub ready: i64,
+    /// The first by name that is not.
+    pub not_ready: Option<String>,
+    /// When readiness of one of them last flipped.
     pub changed: Option<Time>,
 }
 

@@ -5,14 +5,17 @@
 
 mod sim;
 
+use std::collections::BTreeMap;
+
 use interlock_core::{
     api::{
         condition, names,
+        reference::Reference,
         run::{Action, Outcome, StepOutcome},
     },
     plan::{State, conditions},
     time::Time,
-    world::{Component, DeploymentStatus, RunState},
+    world::{Component, DeploymentStatus, Predecessor, RunState, Standing},
 };
 use serde_json::json;
 use sim::{
@@ -40,6 +43,14 @@ fn settled() -> Component {
     }
 }
 
+fn db() -> Reference {
+    Reference::deployment("db")
+}
+
+fn known(component: Component) -> Option<Predecessor> {
+    Some(Predecessor { standing: Standing::Deployment(component), labels: BTreeMap::new(), leaving: 0 })
+}
+
 fn ordered() -> Vec<interlock_core::world::Policy> {
     vec![policy("p", policy_with(json!({"order": [{"name": "db"}, {"name": "web", "after": ["db"]}]})))]
 }
@@ -53,10 +64,10 @@ fn a_birth_waits_for_its_predecessors() {
     assert!(sim.pods.is_empty() && sim.sets.is_empty());
     let mut busy = settled();
     busy.run = Some(RunState::InProgress);
-    sim.components.insert("db".into(), Some(busy));
+    sim.components.insert(db(), known(busy));
     sim.settle();
     assert!(sim.pods.is_empty());
-    sim.components.insert("db".into(), Some(settled()));
+    sim.components.insert(db(), known(settled()));
     sim.settle();
     sim.well();
 }
@@ -64,9 +75,9 @@ fn a_birth_waits_for_its_predecessors() {
 #[test]
 fn an_update_waits_for_its_predecessors_or_for_a_decision() {
     let mut sim = Sim::new(1, 2, "app:v1", ordered());
-    sim.components.insert("db".into(), Some(settled()));
+    sim.components.insert(db(), known(settled()));
     sim.settle();
-    sim.components.insert("db".into(), None);
+    sim.components.insert(db(), None);
     sim.set_image("app:v2");
     sim.settle();
     assert_eq!(waits_for(&mut sim), "Predecessor");

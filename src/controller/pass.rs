@@ -352,7 +352,11 @@ impl Pass<'_> {
             return Ok(None);
         }
         if self.memory.foreign_read.is_none_or(|at| at.elapsed() >= FOREIGN_EVERY) {
-            let keys: Vec<Key> = world.components.keys().map(|name| Key::new(&self.key.namespace, name)).collect();
+            let keys: Vec<Key> = world
+                .components
+                .keys()
+                .filter_map(|r| Some(Key::new(&self.key.namespace, r.as_deployment()?)))
+                .collect();
             self.shared.observe.read_foreign(&self.shared.client, &keys).await.map_err(unread)?;
             self.memory.foreign_read = Some(Instant::now());
             if let Some(again) = self.world() {

@@ -6,7 +6,11 @@ use std::{
 };
 
 use interlock_core::{
-    api::{names, policy::HookPolicyStatus},
+    api::{
+        names,
+        policy::HookPolicyStatus,
+        reference::{Reference, WorkloadKind},
+    },
     news,
     template::Template,
     world::{Deployment, Pod, Policy, ReplicaSet, Run},
@@ -18,8 +22,9 @@ use super::{
     facts::{
         self,
         budget::BudgetFacts,
-        json::{controller, field, text},
+        json::{controller, controller_name, field, strings, text},
         run::holds_slot,
+        workload::Workload,
     },
     packed::{Packed, Pools},
     table::{Key, Source, Table, Version},
@@ -38,6 +43,8 @@ pub enum Item {
 pub struct Owned {
     /// UID of the Deployment that controls it; empty if none does.
     pub owner: Box<str>,
+    /// Kind and name of its controller, such as `rollout/web`; empty if it has none or that is a Deployment.
+    pub controller: Box<str>,
     /// The ReplicaSet.
     pub fact: Arc<ReplicaSet>,
 }
@@ -57,6 +64,14 @@ struct Slot {
     deployment: String,
 }
 
+/// A pod that is being deleted, and has not finished.
+pub struct Leaving {
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// Kinds and names of its controller and of what controls that.
+    pub controllers: Vec<String>,
+}
+
 /// Everything that is known.
 pub struct Cache {
     /// Deployments, by UID.
@@ -73,11 +88,22 @@ pub struct Cache {
     pub foreign: BTreeMap<Key, Arc<Deployment>>,
     /// HookRuns, by UID of their Deployment.
     pub runs: Table<Arc<Run>>,
+    /// StatefulSets; like the next two only once somebody waits for one.
+    pub stateful_sets: Table<Workload>,
+    /// DaemonSets.
+    pub daemon_sets: Table<Workload>,
+    /// Jobs.
+    pub jobs: Table<Workload>,
+    /// Pods that are being deleted.
+    pub leaving: BTreeMap<Key, Leaving>,
+    /// What controls a Deployment, such as `etcdcluster/main`.
+    deployment_controllers: BTreeMap<Key, Box<str>>,
     pools: Pools,
     replica_sets_by_uid: HashMap<Arc<str>, Key>,
     slots: BTreeMap<Key, Slot>,
-    waiters: HashMap<Key, BTreeSet<Key>>,
-    waits_for: HashMap<Key, BTreeSet<Key>>,
+    /// Deployments by what they wait for, with its namespace.
+    waiters: BTreeMap<(Arc<str>, Reference), BTreeSet<Key>>,
+    waits_for: HashMap<Key, BTreeSet<Reference>>,
 }
 
 impl Default for Cache {
@@ -90,10 +116,15 @@ impl Default for Cache {
             policies: Table::new(|_| ""),
             foreign: BTreeMap::new(),
             runs: Table::new(|r| &r.spec.deployment.uid),
+            stateful_sets: Table::new(|_| ""),
+            daemon_sets: Table::new(|_| ""),
+            jobs: Table::new(|_| ""),
+            leaving: BTreeMap::new(),
+            deployment_controllers: BTreeMap::new(),
             pools: Pools::default(),
             replica_sets_by_uid: HashMap::new(),
             slots: BTreeMap::new(),
-            waiters: HashMap::new(),
+            waiters: BTreeMap::new(),
             waits_for: HashMap::new(),
         }
     }
@@ -110,6 +141,16 @@ pub(super) fn identity(object: &Value) -> Option<(Key, Version)> {
 
 fn deleting(object: &Value) -> bool {
     !field(field(object, "metadata"), "deletionTimestamp").is_null()
+}
+
+/// Is this pod being deleted, and has not finished?
+fn leaves(pod: &Value) -> bool {
+    deleting(pod) && !matches!(text(field(pod, "status"), "phase"), "Succeeded" | "Failed")
+}
+
+/// Does an object with these labels have all of those?
+pub(super) fn has_labels(labels: &BTreeMap<String, String>, wanted: &BTreeMap<String, String>) -> bool {
+    wanted.iter().all(|(key, value)| labels.get(key) == Some(value))
 }
 
 impl Cache {
@@ -138,6 +179,12 @@ impl Cache {
         if !self.deployments.put(key.clone(), version, Some(Arc::new(fact)), source) {
             return Vec::new();
         }
+        let controller = controller_name(field(object, "metadata"));
+        if controller.is_empty() {
+            self.deployment_controllers.remove(&key);
+        } else {
+            self.deployment_controllers.insert(key.clone(), controller.into());
+        }
         let mut items = self.dependents(&key);
         if reselect || before.is_some_and(|b| b.held() != held) {
             items.extend(self.policies_of(&key.namespace));
@@ -151,6 +198,7 @@ impl Cache {
         if self.deployments.delete(key, gone).is_none() {
             return Vec::new();
         }
+        self.deployment_controllers.remove(key);
         let mut items = self.dependents(key);
         items.extend(self.policies_of(&key.namespace));
         items.push(Item::Deployment(key.clone()));
@@ -166,7 +214,8 @@ impl Cache {
             if let Some(template) = self.known_template(&owner, &fact.template) {
                 fact.template = template;
             }
-            Owned { owner: owner.clone(), fact: Arc::new(fact) }
+            let controller = if owner.is_empty() { controller_name(field(object, "metadata")) } else { String::new() };
+            Owned { owner: owner.clone(), controller: controller.into(), fact: Arc::new(fact) }
         });
         let uid = version.uid.clone();
         let deployment = self.deployments.by(&owner).next().map(|(_, deployment)| deployment);
@@ -206,11 +255,27 @@ impl Cache {
             pod
         });
         let news = self.pod_is_news(&key, fact.as_ref());
-        let fact = fact.map(|pod| Packed::new(pod, &key, &version, &mut self.pools));
-        if !self.pods.put(key, version, fact, source) {
+        let by_name = if owner.is_empty() { controller_name(field(object, "metadata")) } else { String::new() };
+        let leaving = leaves(object).then(|| Leaving {
+            labels: strings(field(object, "metadata"), "labels"),
+            controllers: self.controllers(&owner, &by_name).into_iter().map(ToOwned::to_owned).collect(),
+        });
+        let fact = fact.map(|pod| Packed::new(pod, by_name, &key, &version, &mut self.pools));
+        let before = self.wait_for_pod(&key);
+        if !self.pods.put(key.clone(), version, fact, source) {
             return Vec::new();
         }
-        self.of_replica_set(&owner, news)
+        let mut items = self.of_replica_set(&owner, news);
+        items.extend(before);
+        items.extend(self.wait_for_pod(&key));
+        let left = match leaving {
+            Some(leaving) => self.leaving.insert(key.clone(), leaving).is_none(),
+            None => self.leaving.remove(&key).is_some(),
+        };
+        if left {
+            items.extend(self.waiting_in(&key.namespace));
+        }
+        items
     }
 
     /// Does what is now known of this pod call for a plan of its Deployment?
@@ -224,10 +289,133 @@ impl Cache {
 
     /// A pod is gone.
     pub fn delete_pod(&mut self, key: &Key, gone: &Version) -> Vec<Item> {
-        match self.pods.delete(key, gone) {
-            Some(last) => self.of_replica_set(last.owner(), true),
-            None => Vec::new(),
+        let known = self.pods.version(key).is_some_and(|version| version.uid == gone.uid);
+        let mut items = self.wait_for_pod(key);
+        if known && self.leaving.remove(key).is_some() {
+            items.extend(self.waiting_in(&key.namespace));
         }
+        match self.pods.delete(key, gone) {
+            Some(last) => items.extend(self.of_replica_set(last.owner(), true)),
+            None if known => {}
+            None => items.clear(),
+        }
+        items
+    }
+
+    /// Takes a StatefulSet.
+    pub fn put_stateful_set(&mut self, object: &Value, source: Source) -> Vec<Item> {
+        self.put_workload(WorkloadKind::StatefulSet, object, source)
+    }
+
+    /// A StatefulSet is gone.
+    pub fn delete_stateful_set(&mut self, key: &Key, gone: &Version) -> Vec<Item> {
+        self.delete_workload(WorkloadKind::StatefulSet, key, gone)
+    }
+
+    /// Takes a DaemonSet.
+    pub fn put_daemon_set(&mut self, object: &Value, source: Source) -> Vec<Item> {
+        self.put_workload(WorkloadKind::DaemonSet, object, source)
+    }
+
+    /// A DaemonSet is gone.
+    pub fn delete_daemon_set(&mut self, key: &Key, gone: &Version) -> Vec<Item> {
+        self.delete_workload(WorkloadKind::DaemonSet, key, gone)
+    }
+
+    /// Takes a Job.
+    pub fn put_job(&mut self, object: &Value, source: Source) -> Vec<Item> {
+        self.put_workload(WorkloadKind::Job, object, source)
+    }
+
+    /// A Job is gone.
+    pub fn delete_job(&mut self, key: &Key, gone: &Version) -> Vec<Item> {
+        self.delete_workload(WorkloadKind::Job, key, gone)
+    }
+
+    /// What is known of objects of a kind; `None` for Deployments, of which more is.
+    pub fn workloads(&self, kind: WorkloadKind) -> Option<&Table<Workload>> {
+        match kind {
+            WorkloadKind::Deployment => None,
+            WorkloadKind::StatefulSet => Some(&self.stateful_sets),
+            WorkloadKind::DaemonSet => Some(&self.daemon_sets),
+            WorkloadKind::Job => Some(&self.jobs),
+        }
+    }
+
+    fn workloads_mut(&mut self, kind: WorkloadKind) -> Option<&mut Table<Workload>> {
+        match kind {
+            WorkloadKind::Deployment => None,
+            WorkloadKind::StatefulSet => Some(&mut self.stateful_sets),
+            WorkloadKind::DaemonSet => Some(&mut self.daemon_sets),
+            WorkloadKind::Job => Some(&mut self.jobs),
+        }
+    }
+
+    fn put_workload(&mut self, kind: WorkloadKind, object: &Value, source: Source) -> Vec<Item> {
+        let Some((key, version)) = identity(object) else { return Vec::new() };
+        let fact = match kind {
+            WorkloadKind::Deployment => return Vec::new(),
+            WorkloadKind::StatefulSet => facts::workload::stateful_set(object),
+            WorkloadKind::DaemonSet => facts::workload::daemon_set(object),
+            WorkloadKind::Job => facts::workload::job(object),
+        };
+        let Some(table) = self.workloads_mut(kind) else { return Vec::new() };
+        if !table.put(key.clone(), version, Some(fact), source) {
+            return Vec::new();
+        }
+        self.waiting_for(&key.namespace, &Reference::Workload(kind, key.name.to_string()))
+    }
+
+    fn delete_workload(&mut self, kind: WorkloadKind, key: &Key, gone: &Version) -> Vec<Item> {
+        if self.workloads_mut(kind).and_then(|table| table.delete(key, gone)).is_none() {
+            return Vec::new();
+        }
+        self.waiting_for(&key.namespace, &Reference::Workload(kind, key.name.to_string()))
+    }
+
+    /// What waits for an object of this kind; to be told when a complete list of them has arrived.
+    pub fn waiting_for_kind(&self, kind: WorkloadKind) -> Vec<Item> {
+        let of_kind = |reference: &Reference| matches!(reference, Reference::Workload(k, _) if *k == kind);
+        let waiters = self.waiters.iter().filter(|((_, reference), _)| of_kind(reference));
+        waiters.flat_map(|(_, keys)| keys).cloned().map(Item::Deployment).collect()
+    }
+
+    /// Kinds and names of what controls a pod: its controller, and what controls that.
+    fn controllers<'a>(&'a self, replica_set: &str, controller: &'a str) -> Vec<&'a str> {
+        let set = self.replica_sets_by_uid.get(replica_set).and_then(|key| self.replica_sets.get(key));
+        let deployment = set.and_then(|set| self.deployments.by(&set.owner).next());
+        let above = deployment.and_then(|(key, _)| self.deployment_controllers.get(key)).map(|name| &**name);
+        let all = [Some(controller), set.map(|set| &*set.controller), above];
+        all.into_iter().flatten().filter(|name| !name.is_empty()).collect()
+    }
+
+    /// Does a reference mean this pod?
+    pub fn means(&self, reference: &Reference, pod: &Packed) -> bool {
+        match reference {
+            Reference::Workload(..) => false,
+            Reference::Labels(labels) => has_labels(pod.labels(), labels),
+            Reference::Owner(owner) => self.controllers(pod.owner(), pod.controller()).contains(&owner.as_str()),
+        }
+    }
+
+    /// What waits for this pod.
+    fn wait_for_pod(&self, key: &Key) -> Vec<Item> {
+        let Some(pod) = self.pods.get(key) else { return Vec::new() };
+        let first = (Arc::clone(&key.namespace), Reference::Labels(BTreeMap::new()));
+        let of_pods = self.waiters.range(first..).take_while(|((namespace, _), _)| *namespace == key.namespace);
+        let waiters = of_pods.filter(|((_, reference), _)| self.means(reference, pod)).flat_map(|(_, keys)| keys);
+        waiters.cloned().map(Item::Deployment).collect()
+    }
+
+    fn waiting_for(&self, namespace: &Arc<str>, reference: &Reference) -> Vec<Item> {
+        let waiters = self.waiters.get(&(Arc::clone(namespace), reference.clone()));
+        waiters.into_iter().flatten().cloned().map(Item::Deployment).collect()
+    }
+
+    fn waiting_in(&self, namespace: &Arc<str>) -> Vec<Item> {
+        let first = (Arc::clone(namespace), Reference::deployment(""));
+        let waiters = self.waiters.range(first..).take_while(|((n, _), _)| n == namespace).flat_map(|(_, keys)| keys);
+        waiters.cloned().map(Item::Deployment).collect()
     }
 
     /// Takes a HookPolicy.
@@ -283,26 +471,28 @@ impl Cache {
         if self.budgets.delete(key, gone).is_some() { self.held_in(&key.namespace) } else { Vec::new() }
     }
 
-    /// Remembers which Deployments this one waits for, so that a change of theirs plans it again.
-    pub fn set_waits(&mut self, key: &Key, names: BTreeSet<Key>) {
-        if self.waits_for.get(key).is_some_and(|known| *known == names)
-            || names.is_empty() && !self.waits_for.contains_key(key)
+    /// Remembers what this Deployment waits for, so that a change of it plans the Deployment again.
+    pub fn set_waits(&mut self, key: &Key, references: BTreeSet<Reference>) {
+        if self.waits_for.get(key).is_some_and(|known| *known == references)
+            || references.is_empty() && !self.waits_for.contains_key(key)
         {
             return;
         }
-        for name in self.waits_for.remove(key).unwrap_or_default() {
-            if let Some(waiters) = self.waiters.get_mut(&name) {
+        for reference in self.waits_for.remove(key).unwrap_or_default() {
+            let awaited = (Arc::clone(&key.namespace), reference);
+            if let Some(waiters) = self.waiters.get_mut(&awaited) {
                 waiters.remove(key);
                 if waiters.is_empty() {
-                    self.waiters.remove(&name);
+                    self.waiters.remove(&awaited);
                 }
             }
         }
-        for name in &names {
-            self.waiters.entry(name.clone()).or_default().insert(key.clone());
+        for reference in &references {
+            let awaited = (Arc::clone(&key.namespace), reference.clone());
+            self.waiters.entry(awaited).or_default().insert(key.clone());
         }
-        if !names.is_empty() {
-            self.waits_for.insert(key.clone(), names);
+        if !references.is_empty() {
+            self.waits_for.insert(key.clone(), references);
         }
     }
 
@@ -401,7 +591,7 @@ impl Cache {
     }
 
     fn dependents(&self, key: &Key) -> Vec<Item> {
-        self.waiters.get(key).into_iter().flatten().cloned().map(Item::Deployment).collect()
+        self.waiting_for(&key.namespace, &Reference::deployment(&*key.name))
     }
 
     fn held_in(&self, namespace: &str) -> Vec<Item> {

@@ -3,12 +3,23 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use interlock_core::{
+    api::reference::{Reference, WorkloadKind},
     classify::containers,
+    order::graph,
+    select,
     time::Time,
-    world::{Budget, Component, Deployment, Pod, Policy, Run, World},
+    world::{Budget, Component, Deployment, Pod, Pods, Policy, Predecessor, Run, Standing, World},
 };
 
-use super::{cache::Cache, facts::run::state, packed::Packed, table::Key};
+use super::{
+    cache::{Cache, Leaving, has_labels},
+    facts::{
+        json::{field, strings},
+        run::state,
+    },
+    packed::Packed,
+    table::Key,
+};
 
 /// The world of a Deployment; `None` if there is none of this name. Attempts of hooks and refusals are not known here
 /// and left empty. Pods that have not changed since are taken from `last`: a thousand of them cost a millisecond anew.
@@ -19,17 +30,16 @@ pub(super) fn world(cache: &Cache, key: &Key, now: Time, live: bool, last: Optio
         cache.policies.of_namespace(&key.namespace).map(|(_, policy)| policy.fact.clone()).collect();
     let active = deployment.held() || runs.iter().any(|r| r.status.ended.is_none());
     let pods: Vec<&Packed> = pods_of(cache, &deployment.uid).collect();
-    let components = if active {
-        predecessors(deployment, &policies, &runs)
+    let components: BTreeMap<Reference, Option<Predecessor>> = if active {
+        let awaited = predecessors(deployment, &policies, &runs);
+        awaited
             .into_iter()
-            .map(|name| {
-                let component = component(cache, &Key::new(&key.namespace, &name));
-                (name, component)
-            })
+            .map(|reference| (reference.clone(), predecessor(cache, &key.namespace, &reference)))
             .collect()
     } else {
         BTreeMap::new()
     };
+    let cycle = if components.is_empty() { Vec::new() } else { cycle(cache, key, &policies) };
     Some(World {
         now,
         live,
@@ -41,6 +51,7 @@ pub(super) fn world(cache: &Cache, key: &Key, now: Time, live: bool, last: Optio
         policies,
         runs,
         components,
+        cycle,
         attempts: BTreeMap::new(),
         refusals: BTreeMap::new(),
     })
@@ -64,13 +75,90 @@ fn pods_of<'a>(cache: &'a Cache, uid: &str) -> impl Iterator<Item = &'a Packed> 
     sets.into_iter().flat_map(|set| cache.pods.by(set)).map(|(_, pod)| pod)
 }
 
-/// Names of all Deployments that this one may have to wait for.
-pub(super) fn predecessors(deployment: &Deployment, policies: &[Policy], runs: &[Run]) -> BTreeSet<String> {
+/// All that this Deployment may have to wait for. What cannot be read is reported where it stands.
+pub(super) fn predecessors(deployment: &Deployment, policies: &[Policy], runs: &[Run]) -> BTreeSet<Reference> {
     let own = deployment.own_after.iter().flatten();
     let orders = policies.iter().filter_map(|p| p.spec.as_ref().ok()).flat_map(|s| &s.order);
     let ordered = orders.filter(|c| c.name == deployment.name).flat_map(|c| &c.after);
     let begun = runs.iter().filter(|r| r.status.ended.is_none()).flat_map(|r| &r.spec.settings.after);
-    own.chain(ordered).chain(begun).cloned().collect()
+    own.chain(ordered).chain(begun).filter_map(|text| text.parse().ok()).collect()
+}
+
+/// The circle of Deployments that this one is a member of, by the orders that govern them and their annotations.
+fn cycle(cache: &Cache, key: &Key, policies: &[Policy]) -> Vec<String> {
+    let after = |name: &str| -> Vec<Reference> {
+        let Some(deployment) = cache.deployments.get(&Key::new(&key.namespace, name)) else { return Vec::new() };
+        let readable = policies.iter().filter_map(|p| Some((p.name.as_str(), p.spec.as_ref().ok()?)));
+        let meta = select::Meta { labels: &deployment.labels, annotations: &deployment.annotations };
+        let governor = select::governor(readable.clone(), &key.namespace, name, meta).policy;
+        let orders = readable.filter(|(policy, _)| Some(*policy) == governor).flat_map(|(_, spec)| &spec.order);
+        let ordered = orders.filter(|c| c.name == name).flat_map(|c| &c.after);
+        deployment.own_after.iter().flatten().chain(ordered).filter_map(|text| text.parse().ok()).collect()
+    };
+    graph::cycle_through(&key.name, after).unwrap_or_default()
+}
+
+/// What is known of something that a Deployment may wait for; `None` if it does not exist.
+pub(super) fn predecessor(cache: &Cache, namespace: &str, reference: &Reference) -> Option<Predecessor> {
+    let leaving = |labels: &BTreeMap<String, String>| {
+        let of_namespace =
+            cache.leaving.range(Key::new(namespace, "")..).take_while(|(k, _)| &*k.namespace == namespace);
+        // Without a selector nobody can tell whose they are.
+        count(of_namespace.filter(|(_, pod)| !labels.is_empty() && has_labels(&pod.labels, labels)))
+    };
+    match reference {
+        Reference::Workload(WorkloadKind::Deployment, name) => {
+            let key = Key::new(namespace, name);
+            let deployment = cache.deployments.get(&key).or_else(|| cache.foreign.get(&key))?;
+            Some(Predecessor {
+                standing: Standing::Deployment(component(cache, &key)?),
+                labels: strings(field(deployment.template.json(), "metadata"), "labels"),
+                leaving: leaving(&deployment.match_labels).max(deployment.status.terminating),
+            })
+        }
+        Reference::Workload(kind, name) => {
+            let table = cache.workloads(*kind)?;
+            let Some(workload) = table.get(&Key::new(namespace, name)) else {
+                let unread = Predecessor { standing: Standing::Unread, labels: BTreeMap::new(), leaving: 0 };
+                return (!table.synced()).then_some(unread);
+            };
+            let owner = Reference::Owner(format!("{}/{name}", kind.word()));
+            let pods = cache.pods.of_namespace(namespace).map(|(_, pod)| pod);
+            let changed = pods.filter(|pod| cache.means(&owner, pod)).filter_map(Packed::ready_since).max();
+            Some(Predecessor {
+                standing: workload.with_change(changed),
+                labels: workload.labels.clone(),
+                leaving: leaving(&workload.selector),
+            })
+        }
+        Reference::Labels(_) | Reference::Owner(_) => {
+            let pods = cache.pods.of_namespace(namespace).map(|(_, pod)| pod);
+            let pods: Vec<&Packed> = pods.filter(|pod| cache.means(reference, pod)).collect();
+            let mut labels = pods.first().map(|pod| pod.labels().clone()).unwrap_or_default();
+            labels.retain(|key, value| pods.iter().all(|pod| pod.labels().get(key) == Some(value)));
+            let leaves = |pod: &Leaving| match reference {
+                Reference::Owner(owner) => pod.controllers.contains(owner),
+                Reference::Labels(labels) => has_labels(&pod.labels, labels),
+                Reference::Workload(..) => false,
+            };
+            let of_namespace =
+                cache.leaving.range(Key::new(namespace, "")..).take_while(|(k, _)| &*k.namespace == namespace);
+            Some(Predecessor {
+                standing: Standing::Pods(Pods {
+                    total: count(pods.iter()),
+                    ready: count(pods.iter().filter(|pod| pod.ready())),
+                    not_ready: pods.iter().find(|pod| !pod.ready()).map(|pod| pod.name().to_owned()),
+                    changed: pods.iter().filter_map(|pod| pod.ready_since()).max(),
+                }),
+                labels,
+                leaving: count(of_namespace.filter(|(_, pod)| leaves(pod))),
+            })
+        }
+    }
+}
+
+fn count(things: impl Iterator) -> i64 {
+    i64::try_from(things.count()).unwrap_or(i64::MAX)
 }
 
 /// What is known of a Deployment that another one may wait for; `None` if there is none of this name.

@@ -4,7 +4,7 @@
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use futures::{StreamExt as _, stream};
-use interlock_core::world::Deployment;
+use interlock_core::{api::reference::WorkloadKind, world::Deployment};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
 use kube::{
     Api, Client, Resource as _,
@@ -15,7 +15,10 @@ use super::{
     Observe,
     cache::{Item, identity},
     facts,
-    object::{BudgetKind, DeploymentKind, Object, PodKind, PodVersionKind, PolicyKind, ReplicaSetKind, RunKind},
+    object::{
+        BudgetKind, DaemonSetKind, DeploymentKind, JobKind, Object, PodKind, PodVersionKind, PolicyKind,
+        ReplicaSetKind, RunKind, StatefulSetKind,
+    },
     table::{Key, Source, Version},
     watched::Watched,
 };
@@ -62,6 +65,32 @@ impl Observe {
             Ok(())
         };
         tokio::time::timeout(DEADLINE, read).await.map_err(|_| LiveError::Slow)?
+    }
+
+    /// Lists kinds that something waits for. Without the right to it they stay unread, and the report says so.
+    pub(super) async fn read_wanted(&self, client: &Client, namespace: &str, kinds: &BTreeSet<WorkloadKind>) {
+        for kind in kinds {
+            let read = async {
+                match kind {
+                    WorkloadKind::Deployment => Ok(()),
+                    WorkloadKind::StatefulSet => self.list_all::<StatefulSetKind>(client, namespace).await,
+                    WorkloadKind::DaemonSet => self.list_all::<DaemonSetKind>(client, namespace).await,
+                    WorkloadKind::Job => self.list_all::<JobKind>(client, namespace).await,
+                }
+            };
+            match tokio::time::timeout(DEADLINE, read).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::debug!(kind = kind.word(), %error, "cannot be listed"),
+                Err(_) => tracing::debug!(kind = kind.word(), "cannot be listed in time"),
+            }
+        }
+    }
+
+    async fn list_all<K: Watched>(&self, client: &Client, namespace: &str) -> Result<(), LiveError> {
+        self.with_mut(K::begin);
+        self.list::<K>(client, namespace, &ListParams::default(), None).await?;
+        self.with_mut(K::finish);
+        Ok(())
     }
 
     /// Reads Deployments live that a gate names and a narrowed watch may not show.

@@ -25,6 +25,7 @@ use std::{
 };
 
 use interlock_core::{
+    api::reference::{Reference, WorkloadKind},
     time::Time,
     world::{Deployment, Run, World},
 };
@@ -51,12 +52,14 @@ pub fn label_value(name: &str) -> String {
 pub struct Observe {
     cache: Mutex<Cache>,
     notify: Box<dyn Fn(Item) + Send + Sync>,
+    /// Kinds that something waits for, beside Deployments.
+    wanted: tokio::sync::watch::Sender<BTreeSet<WorkloadKind>>,
 }
 
 impl Observe {
     /// An empty cache. `notify` is told what has to be looked at again.
     pub fn new(notify: impl Fn(Item) + Send + Sync + 'static) -> Self {
-        Self { cache: Mutex::default(), notify: Box::new(notify) }
+        Self { cache: Mutex::default(), notify: Box::new(notify), wanted: tokio::sync::watch::Sender::default() }
     }
 
     /// The world of a Deployment from the cache; `None` if there is none of this name. Attempts of hooks and refusals
@@ -87,7 +90,13 @@ impl Observe {
         let observe = Self::new(|_| ());
         let key = Key::new(namespace, name);
         observe.read_once(client, &key).await?;
-        Ok(observe.assemble(&key, now, true, None))
+        let world = observe.assemble(&key, now, true, None);
+        let wanted = observe.wanted.borrow().clone();
+        if wanted.is_empty() {
+            return Ok(world);
+        }
+        observe.read_wanted(client, namespace, &wanted).await;
+        Ok(observe.assemble(&key, now, true, world))
     }
 
     /// Have first complete lists of all kinds arrived?
@@ -152,11 +161,24 @@ impl Observe {
     fn assemble(&self, key: &Key, now: Time, live: bool, last: Option<World>) -> Option<World> {
         self.with_mut(|cache| {
             let world = gather::world(cache, key, now, live, last);
-            let waits: BTreeSet<Key> =
-                world.iter().flat_map(|w| w.components.keys()).map(|name| Key::new(&key.namespace, name)).collect();
+            let awaited = world.iter().flat_map(|w| w.components.keys()).cloned();
+            let members = world.iter().flat_map(|w| &w.cycle).map(Reference::deployment);
+            let waits: BTreeSet<Reference> = awaited.chain(members).collect();
+            self.want(&waits);
             cache.set_waits(key, waits);
             world
         })
+    }
+
+    /// From now on these kinds are watched.
+    fn want(&self, references: &BTreeSet<Reference>) {
+        let kinds = references.iter().filter_map(|reference| match reference {
+            Reference::Workload(WorkloadKind::Deployment, _) | Reference::Labels(_) | Reference::Owner(_) => None,
+            Reference::Workload(kind, _) => Some(*kind),
+        });
+        for kind in kinds {
+            self.wanted.send_if_modified(|wanted| wanted.insert(kind));
+        }
     }
 
     fn take<K: Watched>(&self, object: &Object<K>, source: Source, by: Option<&Item>) {

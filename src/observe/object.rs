@@ -47,6 +47,12 @@ kinds! {
     DeploymentKind = "apps", "v1", "Deployment", "deployments", shape::WHOLE;
     /// ReplicaSets.
     ReplicaSetKind = "apps", "v1", "ReplicaSet", "replicasets", shape::WHOLE;
+    /// StatefulSets, slim.
+    StatefulSetKind = "apps", "v1", "StatefulSet", "statefulsets", shape::WORKLOAD;
+    /// DaemonSets, slim.
+    DaemonSetKind = "apps", "v1", "DaemonSet", "daemonsets", shape::WORKLOAD;
+    /// Jobs, slim.
+    JobKind = "batch", "v1", "Job", "jobs", shape::WORKLOAD;
     /// Pods, slim.
     PodKind = "", "v1", "Pod", "pods", shape::POD;
     /// Pods, of which only the version matters.

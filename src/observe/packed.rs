@@ -76,6 +76,8 @@ pub struct Packed {
     uid: Arc<str>,
     resource_version: Arc<str>,
     owner: Arc<str>,
+    /// Kind and name of its controller, if that is no ReplicaSet.
+    controller: Arc<str>,
     generation: i64,
     observed_generation: i64,
     created: Time,
@@ -149,8 +151,8 @@ struct PackedWas {
 }
 
 impl Packed {
-    /// Packs a pod. Name, UID and version are those of its entry in the table, which holds them anyway.
-    pub fn new(pod: Pod, key: &Key, version: &Version, pools: &mut Pools) -> Self {
+    /// Packs a pod; `controller` is empty where a ReplicaSet is. Name, UID and version are those of its entry in the table, which holds them anyway.
+    pub fn new(pod: Pod, controller: String, key: &Key, version: &Version, pools: &mut Pools) -> Self {
         let Pod {
             name: _,
             uid: _,
@@ -179,6 +181,7 @@ impl Packed {
             uid: Arc::clone(&version.uid),
             resource_version: Arc::clone(&version.resource_version),
             owner: pools.texts.share(owner),
+            controller: pools.texts.share(controller),
             generation,
             observed_generation,
             created,
@@ -202,6 +205,16 @@ impl Packed {
     /// UID of the ReplicaSet that owns it; empty if none does.
     pub fn owner(&self) -> &str {
         &self.owner
+    }
+
+    /// Kind and name of its controller, such as `statefulset/etcd`; empty if that is a ReplicaSet or there is none.
+    pub fn controller(&self) -> &str {
+        &self.controller
+    }
+
+    /// When its readiness last flipped.
+    pub fn ready_since(&self) -> Option<Time> {
+        self.ready_since
     }
 
     /// Name.
@@ -365,7 +378,7 @@ mod tests {
     fn pack(pod: Pod, pools: &mut Pools) -> Packed {
         let version = Version { uid: pod.uid.as_str().into(), resource_version: pod.resource_version.as_str().into() };
         let key = Key::new("ns", &pod.name);
-        Packed::new(pod, &key, &version, pools)
+        Packed::new(pod, String::new(), &key, &version, pools)
     }
 
     fn sample(n: usize) -> Pod {

@@ -79,6 +79,24 @@ const STATUSES: Shape = Shape::Each(&Shape::Fields(&[
     ("resources", Shape::All),
 ]));
 
+/// A workload that others only wait for.
+pub(super) const WORKLOAD: Shape = Shape::Fields(&[
+    ("metadata", METADATA),
+    (
+        "spec",
+        Shape::Fields(&[
+            ("replicas", Shape::All),
+            ("updateStrategy", Shape::All),
+            ("minReadySeconds", Shape::All),
+            ("selector", Shape::All),
+            ("completions", Shape::All),
+            ("suspend", Shape::All),
+            ("template", Shape::Fields(&[("metadata", Shape::Fields(&[("labels", Shape::All)]))])),
+        ]),
+    ),
+    ("status", Shape::All),
+]);
+
 /// A pod.
 pub(super) const POD: Shape = Shape::Fields(&[
     ("metadata", METADATA),

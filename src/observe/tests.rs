@@ -254,12 +254,15 @@ async fn what_waits_is_told_of_its_predecessor() {
     f.watch::<PolicyKind>(json!({"metadata": metadata("p", 1, None), "spec": {"order": [{"name": "etcd"}, {"name": "web", "after": ["etcd", "statefulset/x"]}]}}));
     f.watch::<DeploymentKind>(deployment("web", 2, "v1", true));
     let world = f.world("web");
-    assert_eq!(world.components.keys().collect::<Vec<_>>(), ["etcd", "statefulset/x"]);
-    assert!(world.components["etcd"].is_none());
+    let names: Vec<String> = world.components.keys().map(ToString::to_string).collect();
+    assert_eq!(names, ["etcd", "statefulset/x"]);
+    let etcd: Reference = "etcd".parse().unwrap();
+    assert!(world.components[&etcd].is_none());
     assert_eq!(f.watch::<DeploymentKind>(deployment("etcd", 3, "v1", false)), ["etcd", "policy p", "web"]);
     assert_eq!(f.watch::<ReplicaSetKind>(replica_set("etcd-1", "etcd", 4, "v0")), ["etcd", "web"]);
     assert_eq!(f.watch::<PodKind>(pod("etcd-1-a", "etcd-1", 5)), ["etcd", "web"]);
-    let etcd = f.world("web").components["etcd"].clone().unwrap();
+    let etcd = f.world("web").components[&etcd].clone().unwrap();
+    let Standing::Deployment(etcd) = etcd.standing else { panic!() };
     assert_eq!((etcd.old_pods, etcd.run), (1, None));
     assert_eq!(etcd.changed, Some("2026-01-01T00:00:05Z".parse().unwrap()));
     // At rest it waits for nothing any more.

@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::{StreamExt as _, pin_mut};
+use interlock_core::api::reference::WorkloadKind;
 use kube::{
     Api, Client, Config,
     runtime::{
@@ -15,7 +16,10 @@ use tokio::task::JoinSet;
 use super::{
     Observe,
     cache::identity,
-    object::{BudgetKind, DeploymentKind, Object, PodKind, PolicyKind, ReplicaSetKind, RunKind},
+    object::{
+        BudgetKind, DaemonSetKind, DeploymentKind, JobKind, Object, PodKind, PolicyKind, ReplicaSetKind, RunKind,
+        StatefulSetKind,
+    },
     table::Source,
     watched::Watched,
 };
@@ -97,11 +101,32 @@ impl Observe {
             all(),
             metrics.clone(),
         ));
-        watches.spawn(Arc::clone(&self).watch_kind::<PodKind>(scope.api(client), all(), metrics.clone()));
+        watches.spawn(Arc::clone(&self).watch_kind::<PodKind>(scope.api(client.clone()), all(), metrics.clone()));
+        let (api, m) = (scope.api(client.clone()), metrics.clone());
+        watches.spawn(Arc::clone(&self).watch_when_wanted::<StatefulSetKind>(WorkloadKind::StatefulSet, api, m));
+        let (api, m) = (scope.api(client.clone()), metrics.clone());
+        watches.spawn(Arc::clone(&self).watch_when_wanted::<DaemonSetKind>(WorkloadKind::DaemonSet, api, m));
+        let api = scope.api(client);
+        watches.spawn(Arc::clone(&self).watch_when_wanted::<JobKind>(WorkloadKind::Job, api, metrics));
         match watches.join_next().await {
             Some(Ok(ended)) => ended,
             Some(Err(_)) | None => WatchEnded("objects"),
         }
+    }
+
+    /// Watches a kind from the moment on that something waits for an object of it: where nobody does, neither the watch nor
+    /// the right to it is needed.
+    async fn watch_when_wanted<K: Watched>(
+        self: Arc<Self>,
+        kind: WorkloadKind,
+        api: Api<Object<K>>,
+        metrics: Metrics,
+    ) -> WatchEnded {
+        let mut wanted = self.wanted.subscribe();
+        if wanted.wait_for(|kinds| kinds.contains(&kind)).await.is_err() {
+            return WatchEnded(K::PLURAL);
+        }
+        self.watch_kind(api, watcher::Config::default(), metrics).await
     }
 
     async fn watch_kind<K: Watched>(

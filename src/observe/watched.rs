@@ -2,11 +2,15 @@
 
 use std::collections::BTreeSet;
 
+use interlock_core::api::reference::WorkloadKind;
 use serde_json::Value;
 
 use super::{
     cache::{Cache, Item},
-    object::{BudgetKind, DeploymentKind, Kind, PodKind, PolicyKind, ReplicaSetKind, RunKind},
+    object::{
+        BudgetKind, DaemonSetKind, DeploymentKind, JobKind, Kind, PodKind, PolicyKind, ReplicaSetKind, RunKind,
+        StatefulSetKind,
+    },
     table::{Key, Source, Version},
 };
 
@@ -25,7 +29,7 @@ pub trait Watched: Kind {
 }
 
 macro_rules! watched {
-    ($($kind:ident: $table:ident, $put:ident, $delete:ident;)*) => {$(
+    ($($kind:ident: $table:ident, $put:ident, $delete:ident $(, $waited:expr)?;)*) => {$(
         impl Watched for $kind {
             fn put(cache: &mut Cache, object: &Value, source: Source) -> Vec<Item> {
                 cache.$put(object, source)
@@ -38,7 +42,10 @@ macro_rules! watched {
             }
             fn finish(cache: &mut Cache) -> Vec<Item> {
                 let stale = cache.$table.finish();
-                stale.iter().flat_map(|(key, gone)| cache.$delete(key, gone)).collect()
+                #[allow(unused_mut, reason = "only kinds that are watched on demand add to it")]
+                let mut items: Vec<Item> = stale.iter().flat_map(|(key, gone)| cache.$delete(key, gone)).collect();
+                $(items.extend(cache.waiting_for_kind($waited));)?
+                items
             }
             fn unlisted(cache: &Cache, candidates: &[Key], seen: &BTreeSet<Key>, version: &str) -> Vec<(Key, Version)> {
                 cache.$table.unlisted(candidates, seen, version)
@@ -54,4 +61,7 @@ watched! {
     BudgetKind: budgets, put_budget, delete_budget;
     PolicyKind: policies, put_policy, delete_policy;
     RunKind: runs, put_run, delete_run;
+    StatefulSetKind: stateful_sets, put_stateful_set, delete_stateful_set, WorkloadKind::StatefulSet;
+    DaemonSetKind: daemon_sets, put_daemon_set, delete_daemon_set, WorkloadKind::DaemonSet;
+    JobKind: jobs, put_job, delete_job, WorkloadKind::Job;
 }

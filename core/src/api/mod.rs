@@ -7,4 +7,5 @@ pub mod condition;
 pub mod hook;
 pub mod names;
 pub mod policy;
+pub mod reference;
 pub mod run;

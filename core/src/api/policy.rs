@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+#[cfg(feature = "schema")]
+use super::reference;
 use super::{condition::Condition, hook::Hook};
 
 /// What a HookPolicy asks for.
@@ -37,6 +39,29 @@ pub struct HookPolicySpec {
     #[serde(default = "two")]
     #[cfg_attr(feature = "schema", schemars(range(min = 0, max = 86400)))]
     pub settle_seconds: i64,
+    /// Key of a template label, such as `app.kubernetes.io/version`. A component then also waits until each predecessor
+    /// has settled on a template with the same value of it, so that all manifests can be written at once in any order. A
+    /// component whose own template lacks the label waits for no release; a predecessor that lacks it is waited for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(
+        feature = "schema",
+        schemars(
+            length(min = 1, max = 317),
+            regex(pattern = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")
+        )
+    )]
+    pub same_release: Option<String>,
+    /// Pods of a predecessor that are being deleted. Ignore (default): they do not count. Wait: it has settled when they
+    /// are gone.
+    #[serde(default)]
+    pub old_pods: OldPods,
+    /// After this many seconds of waiting for predecessors `onGateTimeout` counts. 0: no limit.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(range(min = 0, max = 31_536_000)))]
+    pub gate_timeout_seconds: i64,
+    /// What happens when predecessors have not settled within `gateTimeoutSeconds`.
+    #[serde(default)]
+    pub on_gate_timeout: OnGateTimeout,
     /// How many Deployments of this policy may be updated at the same time. A stalled or waiting run keeps no slot.
     #[serde(default = "one")]
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1000)))]
@@ -87,6 +112,28 @@ pub enum OnDelete {
     Hold,
     /// Released at once, the native way.
     Release,
+}
+
+/// Pods of a predecessor that are being deleted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub enum OldPods {
+    /// They do not count.
+    #[default]
+    Ignore,
+    /// A predecessor has settled only when none is left.
+    Wait,
+}
+
+/// What happens when predecessors have not settled in time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub enum OnGateTimeout {
+    /// The run stalls as GateTimeout. It goes on by itself when the predecessors have settled after all, or by decision.
+    #[default]
+    Stall,
+    /// It goes on without them, with an event.
+    Proceed,
 }
 
 /// Selects Deployments. All parts that are present must match.
@@ -330,7 +377,7 @@ impl IntOrPercent {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(extend("x-kubernetes-validations" = [{
-    "rule": "!has(self.after) || !(self.name in self.after)",
+    "rule": "!has(self.after) || !(self.name in self.after || 'deployment/' + self.name in self.after)",
     "message": "a component cannot wait for itself; take its own name out of `after`"}])))]
 pub struct Component {
     /// Name of a Deployment of this namespace.
@@ -339,9 +386,13 @@ pub struct Component {
         schemars(length(min = 1, max = 253), regex(pattern = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"))
     )]
     pub name: String,
-    /// Names of the Deployments that must have settled first.
+    /// What must have settled first: NAME or deployment/NAME, statefulset/NAME, daemonset/NAME, job/NAME,
+    /// pods/KEY=VALUE (more labels after &) or pods/owner=KIND/NAME.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[cfg_attr(feature = "schema", schemars(length(max = 16), inner(length(min = 1, max = 317))))]
+    #[cfg_attr(
+        feature = "schema",
+        schemars(length(max = 16), inner(length(min = 1, max = 512), regex(pattern = reference::PATTERN)))
+    )]
     pub after: Vec<String>,
 }
 

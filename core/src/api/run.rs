@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     condition::Condition,
     hook::{Hook, Phase},
-    policy::{OnDelete, Update},
+    policy::{OldPods, OnDelete, OnGateTimeout, Update},
 };
 use crate::{template::Template, time::Time};
 
@@ -122,10 +122,23 @@ pub struct Settings {
     pub hooks: Vec<Hook>,
     /// Predecessors.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[cfg_attr(feature = "schema", schemars(length(max = 64), inner(length(max = 317))))]
+    #[cfg_attr(feature = "schema", schemars(length(max = 64), inner(length(max = 512))))]
     pub after: Vec<String>,
     /// Seconds of quiet that make a predecessor settled.
     pub settle_seconds: i64,
+    /// Key of the template label that predecessors must have the same value of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(length(max = 317)))]
+    pub same_release: Option<String>,
+    /// Pods of predecessors that are being deleted.
+    #[serde(default)]
+    pub old_pods: OldPods,
+    /// Seconds after which waiting for predecessors ends; 0: never.
+    #[serde(default)]
+    pub gate_timeout_seconds: i64,
+    /// What happens then.
+    #[serde(default)]
+    pub on_gate_timeout: OnGateTimeout,
     /// Updates of one policy at the same time.
     pub max_concurrent_updates: i64,
     /// Seconds after which being held is a failure; 0: never.

@@ -82,15 +82,18 @@ impl<'w> Planner<'w> {
         let target = match decision.target.as_deref() {
             Some(target) => target.to_owned(),
             // Without a target: what it waits for now.
-            None => match (self.current_hook(run), self.status.waiting_for.as_ref().map(|w| w.reason.as_str())) {
+            None => match (self.current_hook(run), self.standstill()) {
                 (Some(hook), _) => format!("hook/{hook}"),
                 (None, Some("Budget" | "BudgetImpossible")) => "gate/budget".to_owned(),
-                (None, Some("Predecessor" | "OrderCycle")) => "gate/order".to_owned(),
+                (None, Some("Predecessor" | "OrderCycle" | "GateTimeout")) => "gate/order".to_owned(),
                 (None, _) => return Err("it waits for nothing that can be skipped".to_owned()),
             },
         };
         match target.as_str() {
-            "gate/order" => self.status.order_passed = true,
+            "gate/order" => {
+                self.status.order_passed = true;
+                self.status.stall = self.status.stall.take().filter(|s| s.reason != Reason::GateTimeout.as_str());
+            }
             "gate/budget" => {
                 self.status.budget_skipped = true;
                 self.status.stall = self.status.stall.take().filter(|s| s.reason != Reason::BudgetImpossible.as_str());
@@ -101,6 +104,12 @@ impl<'w> Planner<'w> {
             }
         }
         Ok(())
+    }
+
+    /// Why it does not go on.
+    fn standstill(&self) -> Option<&str> {
+        let waiting = self.status.waiting_for.as_ref().map(|w| w.reason.as_str());
+        self.status.stall.as_ref().map(|s| s.reason.as_str()).or(waiting)
     }
 
     /// A hook counts as done because somebody said so.

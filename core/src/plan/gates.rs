@@ -3,10 +3,11 @@
 use super::{Flow, GO, Planner, STOP, State};
 use crate::{
     api::{
-        policy::{Failure, OnDelete},
+        policy::{Failure, OldPods, OnDelete, OnGateTimeout},
+        reference::Reference,
         run::{Stall, StepOutcome, WayKind},
     },
-    order,
+    order::{self, Terms},
     pod::clip,
     reason::Reason,
     world::Policy,
@@ -90,34 +91,78 @@ impl Planner<'_> {
         })
     }
 
+    /// Predecessors that have not settled, each with the reason.
+    fn unsettled(&mut self) -> Vec<String> {
+        let Some(run) = self.run else { return Vec::new() };
+        let settings = &run.spec.settings;
+        let terms = Terms {
+            settle_seconds: settings.settle_seconds,
+            release: settings.same_release.as_ref().and_then(|key| Terms::release_of(&self.d.template, key)),
+            old_pods_gone: settings.old_pods == OldPods::Wait,
+        };
+        let mut waits = Vec::new();
+        for text in &settings.after {
+            let reference: Reference = match text.parse() {
+                Ok(reference) => reference,
+                Err(why) => {
+                    waits.push(why);
+                    continue;
+                }
+            };
+            let predecessor = self.w.components.get(&reference).and_then(Option::as_ref);
+            if let Err(unsettled) = order::met(predecessor, &terms, self.now) {
+                if let Some(wake) = unsettled.wake {
+                    self.wake(wake);
+                }
+                waits.push(format!("{reference} {}", unsettled.why));
+            }
+        }
+        if !waits.is_empty() && !self.w.cycle.is_empty() {
+            waits.push(format!("{} wait for each other", self.w.cycle.join(" -> ")));
+        }
+        waits
+    }
+
+    /// A run that stalled because its predecessors were late goes on when they have settled after all: nothing was touched.
+    pub(super) fn late_predecessors(&mut self) {
+        let late = self.status.stall.as_ref().is_some_and(|s| s.reason == Reason::GateTimeout.as_str());
+        if late && self.unsettled().is_empty() {
+            self.status.stall = None;
+            self.status.order_passed = true;
+            self.status.resumed_at = Some(self.now);
+        }
+    }
+
     /// Every predecessor has settled. Once passed it is not asked again in this run.
     pub(super) fn order_gate(&mut self) -> Flow {
         let Some(run) = self.run else { return GO };
         if self.status.order_passed {
             return GO;
         }
-        let mut waits = Vec::new();
-        for name in &run.spec.settings.after {
-            let component = self.w.components.get(name).and_then(Option::as_ref);
-            if let Err(unsettled) = order::settled(component, run.spec.settings.settle_seconds, self.now) {
-                if let Some(wake) = unsettled.wake {
-                    self.wake(wake);
-                }
-                waits.push(format!("{name} {}", unsettled.why));
-            }
-        }
+        let waits = self.unsettled();
         if waits.is_empty() {
             self.status.order_passed = true;
             return GO;
         }
+        let what = format!("waiting for predecessors: {}", waits.join("; "));
+        let limit = run.spec.settings.gate_timeout_seconds;
+        let until = (limit > 0).then(|| self.waiting_since(Reason::Predecessor).plus_seconds(limit));
+        if until.is_some_and(|until| until <= self.now) {
+            let message = format!("{what}; that took longer than {limit} seconds (gateTimeoutSeconds)");
+            match run.spec.settings.on_gate_timeout {
+                OnGateTimeout::Stall => return self.stall(Reason::GateTimeout, message),
+                OnGateTimeout::Proceed => {
+                    self.event(true, Reason::GateTimeout, format!("{message}; going on without them (onGateTimeout)"));
+                    self.status.order_passed = true;
+                    return GO;
+                }
+            }
+        }
+        if let Some(until) = until {
+            self.wake(until);
+        }
         let how = format!("start without it: kubectl interlock skip deploy/{} --gate order", self.d.name);
-        self.wait(
-            State::Gate,
-            Reason::Predecessor,
-            format!("waiting for predecessors: {}", waits.join("; ")),
-            None,
-            &how,
-        )
+        self.wait(State::Gate, Reason::Predecessor, what, until, &how)
     }
 
     /// One of the policy's slots. An update that is under way keeps its own.

@@ -6,9 +6,11 @@ use super::Planner;
 use crate::{
     api::{
         names,
-        policy::{Enforcement, HookPolicySpec, OnDelete},
+        policy::{Enforcement, HookPolicySpec, OldPods, OnDelete, OnGateTimeout},
+        reference::Reference,
         run::{PolicyRef, Settings},
     },
+    order::graph,
     reason::Reason,
     select, validate,
     world::{Policy, ReplicaSet},
@@ -76,11 +78,11 @@ impl<'w> Planner<'w> {
         };
         let own_hooks = match own_hooks {
             Some(Ok(hooks)) => hooks.clone(),
-            Some(Err(message)) => return Err(annotation_invalid(message)),
+            Some(Err(message)) => return Err(annotation_invalid(names::HOOKS, message)),
             None => Vec::new(),
         };
         if let Some(problem) = validate::own_hooks(&own_hooks, &self.d.namespace).into_iter().next() {
-            return Err(annotation_invalid(&problem.message));
+            return Err(annotation_invalid(names::HOOKS, &problem.message));
         }
         let own_after = match &self.d.own_after {
             Some(after) => after.clone(),
@@ -104,12 +106,29 @@ impl<'w> Planner<'w> {
             own_hooks.into_iter().filter(|own| spec.is_none_or(|s| s.hooks.iter().all(|h| h.name != own.name))),
         );
         settings.after.extend(own_after);
-        settings.after.sort();
-        settings.after.dedup();
         settings.restore = restore;
+        let mut after = Vec::new();
+        for text in &settings.after {
+            match text.parse::<Reference>() {
+                Ok(reference) => after.push(reference.to_string()),
+                // Those of a policy have been looked at.
+                Err(why) => return Err(annotation_invalid(names::AFTER, &why)),
+            }
+        }
+        after.sort();
+        after.dedup();
+        settings.after = after;
         if settings.after.contains(&self.d.name) {
             let message =
                 format!("{} is to start after itself; correct the order or annotation {}", self.d.name, names::AFTER);
+            return Err(Invalid { reason: Reason::OrderCycle, message });
+        }
+        if !self.w.cycle.is_empty() {
+            let message = format!(
+                "{} wait for each other; take one `after` away from the orders or from annotation {} of these Deployments",
+                self.w.cycle.join(" -> "),
+                names::AFTER
+            );
             return Err(Invalid { reason: Reason::OrderCycle, message });
         }
         self.plan.report.governed_by = Some(name.clone());
@@ -122,7 +141,7 @@ impl<'w> Planner<'w> {
             message: format!("HookPolicy {}: {message}; correct the policy, nothing else is needed", policy.name),
         })?;
         // Only the members of a circle wait for each other; everybody else's order is sound.
-        let cycle = validate::cycles(&spec.order).into_iter().find(|path| path.contains(&self.d.name));
+        let cycle = graph::cycles(&spec.order).into_iter().find(|path| path.contains(&self.d.name));
         if let Some(path) = cycle {
             let message = format!(
                 "HookPolicy {}: spec.order: {} wait for each other; take one `after` away",
@@ -161,8 +180,8 @@ impl<'w> Planner<'w> {
     }
 }
 
-fn annotation_invalid(message: &str) -> Invalid {
-    let message = format!("annotation {}: {message}; correct the annotation, nothing else is needed", names::HOOKS);
+fn annotation_invalid(annotation: &str, message: &str) -> Invalid {
+    let message = format!("annotation {annotation}: {message}; correct the annotation, nothing else is needed");
     Invalid { reason: Reason::AnnotationInvalid, message }
 }
 
@@ -175,6 +194,10 @@ pub(super) fn settings(spec: Option<&HookPolicySpec>, name: &str) -> Settings {
             hooks: Vec::new(),
             after: Vec::new(),
             settle_seconds: 2,
+            same_release: None,
+            old_pods: OldPods::Ignore,
+            gate_timeout_seconds: 0,
+            on_gate_timeout: OnGateTimeout::Stall,
             max_concurrent_updates: 1,
             max_hold_seconds: 0,
             on_delete: OnDelete::Hold,
@@ -188,6 +211,10 @@ pub(super) fn settings(spec: Option<&HookPolicySpec>, name: &str) -> Settings {
         hooks: spec.hooks.clone(),
         after: spec.order.iter().filter(|c| c.name == name).flat_map(|c| c.after.iter().cloned()).collect(),
         settle_seconds: spec.settle_seconds,
+        same_release: spec.same_release.clone(),
+        old_pods: spec.old_pods,
+        gate_timeout_seconds: spec.gate_timeout_seconds,
+        on_gate_timeout: spec.on_gate_timeout,
         max_concurrent_updates: spec.max_concurrent_updates,
         max_hold_seconds: spec.max_hold_seconds,
         on_delete: spec.on_delete,

@@ -52,6 +52,7 @@ impl<'w> Planner<'w> {
         }
         self.replica_sets(main)?;
         self.user_pause()?;
+        self.late_predecessors();
         self.on_failure();
         self.stalled_or_reverting(main)?;
         self.hold_limit()?;

@@ -251,11 +251,15 @@ impl<'w> Planner<'w> {
         STOP
     }
 
+    /// Since when it has been waiting for this reason; from now on, if it has not.
+    fn waiting_since(&self, reason: Reason) -> Time {
+        self.status.waiting_for.as_ref().filter(|w| w.reason == reason.as_str()).map_or(self.now, |w| w.since)
+    }
+
     /// Stop here and wait. `since` is kept while the reason stays the same.
     fn wait(&mut self, state: State, reason: Reason, what: String, until: Option<Time>, how: &str) -> Flow {
         let what = clip(what, 1000);
-        let since =
-            self.status.waiting_for.as_ref().filter(|w| w.reason == reason.as_str()).map_or(self.now, |w| w.since);
+        let since = self.waiting_since(reason);
         let waiting =
             WaitingFor { reason: reason.as_str().to_owned(), what: what.clone(), since, until, how: how.to_owned() };
         self.status.waiting_for = Some(waiting);

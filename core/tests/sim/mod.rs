@@ -24,12 +24,12 @@ pub mod user;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use interlock_core::{
-    api::{hook::Hook, names, policy::HookPolicySpec, policy::IntOrPercent, run::StepOutcome},
+    api::{hook::Hook, names, policy::HookPolicySpec, policy::IntOrPercent, reference::Reference, run::StepOutcome},
     plan::Plan,
     select,
     template::Template,
     time::Time,
-    world::{AttemptResult, Budget, Component, Deployment, DeploymentStatus, Policy, ReplicaSet, Run, World},
+    world::{AttemptResult, Budget, Deployment, DeploymentStatus, Policy, Predecessor, ReplicaSet, Run, World},
 };
 use serde_json::{Value, json};
 
@@ -84,7 +84,7 @@ pub struct Sim {
     pub pods: Vec<SimPod>,
     pub runs: Vec<Run>,
     pub policies: Vec<Policy>,
-    pub components: BTreeMap<String, Option<Component>>,
+    pub components: BTreeMap<Reference, Option<Predecessor>>,
     pub budgets: Vec<Budget>,
     pub busy: BTreeMap<String, i64>,
     pub refusals: BTreeMap<String, String>,
@@ -315,6 +315,7 @@ impl Sim {
             policies: self.policies.clone(),
             runs: view.runs,
             components: self.components.clone(),
+            cycle: Vec::new(),
             budgets: self.budgets_now(),
             busy: self.busy.clone(),
             attempts: self.attempts.clone(),

@@ -78,6 +78,12 @@ pub fn controller<'a>(metadata: &'a Value, kind: &str) -> &'a str {
         .map_or("", |o| text(o, "uid"))
 }
 
+/// Kind in lower case and name of the controlling owner, such as `statefulset/etcd`; empty if there is none.
+pub fn controller_name(metadata: &Value) -> String {
+    let owner = list(metadata, "ownerReferences").iter().find(|o| yes(o, "controller"));
+    owner.map(|o| format!("{}/{}", text(o, "kind").to_ascii_lowercase(), text(o, "name"))).unwrap_or_default()
+}
+
 /// At most `max` bytes of a text, cut between characters.
 pub fn cut(mut text: String, max: usize) -> String {
     if text.len() > max {

@@ -9,3 +9,4 @@ pub mod pod;
 pub mod policy;
 pub mod replicaset;
 pub mod run;
+pub mod workload;

@@ -293,7 +293,7 @@ fn current(run: &Run) -> Option<Current> {
         (None, None) => return None,
     };
     match reason.as_str() {
-        "Predecessor" | "OrderCycle" => Some(Current::Order),
+        "Predecessor" | "OrderCycle" | "GateTimeout" => Some(Current::Order),
         "Budget" | "BudgetImpossible" => Some(Current::Budget),
         "HookRunning" | "HookBackoff" | "HookFailed" | "Approval" => {
             let open = status.steps.iter().rev().find(|step| step.failure.is_none() && !passed(step));

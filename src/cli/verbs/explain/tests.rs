@@ -22,6 +22,7 @@ fn world(run: Run) -> World {
         policies: Vec::new(),
         runs: vec![run],
         components: BTreeMap::new(),
+        cycle: Vec::new(),
         budgets: Vec::new(),
         busy: BTreeMap::new(),
         attempts: BTreeMap::new(),
