@@ -164,6 +164,8 @@ pub enum DeploymentPurpose {
     Freeze,
     /// Marks on a Deployment that is not held are copies; they go.
     ClearMarks,
+    /// A RollingRestart makes its pods anew.
+    Restart,
 }
 
 /// A condition to mirror.

@@ -4,6 +4,7 @@
 //! decides is data: effects with their preconditions, the status to record, when to look again, and a report.
 
 pub mod api;
+mod budgets;
 pub mod classify;
 pub mod effect;
 pub mod image;
@@ -14,6 +15,7 @@ pub mod plan;
 pub mod planted;
 pub mod pod;
 pub mod reason;
+pub mod restart;
 pub mod select;
 pub mod template;
 pub mod time;

@@ -298,6 +298,7 @@ impl<'a> Lint<'a> {
                 self.released();
             }
             DeploymentPurpose::Freeze => self.check(pauses && !d.held(), || "a freeze of what is held".to_owned()),
+            DeploymentPurpose::Restart => self.check(false, || "only a RollingRestart restarts".to_owned()),
             DeploymentPurpose::ClearMarks => {
                 self.check(!d.paused && patch.get("spec").is_none(), || "marks of a hold are cleared".to_owned());
             }

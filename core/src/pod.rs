@@ -315,6 +315,12 @@ pub fn carried_out(pod: &Pod, now: Time) -> bool {
     })
 }
 
+/// Is no earlier change of this pod in flight? Else the next one is harder to judge.
+pub(crate) fn quiet(pod: &Pod, now: Time) -> bool {
+    let arrived = replaced(pod, now) && available_at(pod, 0).is_some();
+    pod.observed_generation >= pod.generation && (arrived || carried_out(pod, now))
+}
+
 fn digest_of(image_id: &str) -> Option<&str> {
     image::digest(image_id)
 }

@@ -140,6 +140,11 @@ pub fn selects(
         })
 }
 
+/// Does this selector select a Deployment?
+pub fn matches(selector: &Selector, namespace: &str, name: &str, labels: &BTreeMap<String, String>) -> bool {
+    matches_fields(selector, namespace, name) && matches_labels(selector, labels)
+}
+
 /// A field selector that does not parse cannot be stored; if one is met all the same, it selects: too much is held
 /// then, never too little.
 fn matches_fields(selector: &Selector, namespace: &str, name: &str) -> bool {

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 pub use hook::{hooks, own_header, own_hooks};
 
 use crate::{
-    api::{policy::HookPolicySpec, reference::Reference},
+    api::{policy::HookPolicySpec, reference::Reference, restart::RollingRestartSpec},
     order::graph::cycles,
     select,
 };
@@ -28,6 +28,8 @@ pub enum Reason {
     EmptyTrigger,
     /// A hook breaks a rule.
     InvalidHook,
+    /// A maintenance window cannot be used.
+    InvalidWindow,
 }
 
 impl Reason {
@@ -40,6 +42,7 @@ impl Reason {
             Self::InvalidSelector => "InvalidSelector",
             Self::EmptyTrigger => "EmptyTrigger",
             Self::InvalidHook => "InvalidHook",
+            Self::InvalidWindow => "InvalidWindow",
         }
     }
 }
@@ -96,6 +99,20 @@ pub fn policy(spec: &HookPolicySpec) -> Vec<Problem> {
         ));
     }
     problems.extend(hooks(&spec.hooks));
+    problems
+}
+
+/// Everything that is wrong with a RollingRestart.
+pub fn restart(spec: &RollingRestartSpec) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    if let Some(text) = spec.selector.as_ref().and_then(|selector| selector.field_selector.as_deref())
+        && let Err(message) = select::parse_field_selector(text)
+    {
+        problems.push(Problem::new(Reason::InvalidSelector, format!("spec.selector.fieldSelector: {message}")));
+    }
+    if let Some(Err(message)) = spec.window.as_ref().map(crate::restart::check_window) {
+        problems.push(Problem::new(Reason::InvalidWindow, message));
+    }
     problems
 }
 

@@ -8,4 +8,5 @@ pub mod hook;
 pub mod names;
 pub mod policy;
 pub mod reference;
+pub mod restart;
 pub mod run;

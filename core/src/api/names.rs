@@ -12,6 +12,13 @@ pub const AFTER: &str = "interlock.dev/after";
 /// Deployment: name of the HookPolicy that governs it.
 pub const POLICY: &str = "interlock.dev/policy";
 
+/// Deployment: `"never"` keeps every RollingRestart from it.
+pub const RESTARTS: &str = "interlock.dev/restarts";
+/// Pod template: UID of the RollingRestart that made the pods anew.
+pub const RESTART: &str = "interlock.dev/restart";
+/// Pod template: the same as `kubectl rollout restart` writes it, a time.
+pub const KUBECTL_RESTART: &str = "kubectl.kubernetes.io/restartedAt";
+
 /// Deployment: who holds it (a HookPolicy's name or `annotation`). Written by admission only.
 pub const HELD_BY: &str = "interlock.dev/held-by";
 /// Deployment: the generation on which the hold was made. Marks that name another one are copies.

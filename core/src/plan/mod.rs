@@ -14,7 +14,7 @@ mod governance;
 mod held;
 mod history;
 mod hooks;
-mod patches;
+pub(crate) mod patches;
 mod podhooks;
 mod pods;
 mod readiness;
@@ -42,6 +42,7 @@ use crate::{
 
 pub use hooks::fact_names;
 pub use patches::release_at;
+pub(crate) use pods::max_unavailable;
 pub use readiness::drain_key;
 pub use status::{SLOT_REASONS, conditions};
 pub use steps::{key as hook_key, passed as hook_passed, pod_mark};

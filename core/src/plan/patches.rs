@@ -39,7 +39,7 @@ pub(super) fn run_name(deployment: &str, uid: &str, target: &str, sequence: i64)
 
 /// One write per pod: images by name, listed metadata, and the baseline by which its end is told, with `test` on what
 /// is there.
-pub(super) fn pod(
+pub(crate) fn pod(
     pod: &Pod,
     difference: &Difference,
     hash: &str,

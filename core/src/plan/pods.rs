@@ -1,6 +1,6 @@
 //! The sliding window: which pods change now. The next pod starts the moment one is done.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::{
     Flow, GO, Planner, State,
@@ -16,12 +16,13 @@ use crate::{
         policy::{DisruptionBudgets, Update},
         run::{PodCounts, Progress},
     },
+    budgets::Budgets,
     effect::Effect,
-    pod::{Difference, Stage, Target, available_at, serves, stage},
+    pod::{Difference, Stage, Target, serves, stage},
     reason::Reason,
     template::Template,
     time::Time,
-    world::{Budget, Pod, ReplicaSet},
+    world::{Pod, ReplicaSet},
 };
 
 /// So often the same change is written into a pod that somebody else changes back; then it is a fight.
@@ -92,7 +93,7 @@ impl Tally {
 }
 
 /// How many pods may be unavailable, or why it is not done in place.
-pub(super) fn max_unavailable(update: &Update, own: Option<&crate::api::policy::IntOrPercent>, replicas: i64) -> i64 {
+pub(crate) fn max_unavailable(update: &Update, own: Option<&crate::api::policy::IntOrPercent>, replicas: i64) -> i64 {
     let wanted = update.max_unavailable.as_ref().or(own).and_then(|m| m.of(replicas));
     // The Deployment's default is 25% (Kubernetes, DeploymentSpec); rounded down, but an update has to move.
     wanted.unwrap_or(replicas / 4).max(1)
@@ -182,7 +183,10 @@ impl<'w> Planner<'w> {
         // those that are ready but not available (minReadySeconds, an earlier write of ours still to come), but these
         // may serve: they only go while no more than may are unavailable.
         let may_move = (replicas - partition - done - tally.under_way()).max(0);
-        let mut budgets = Budgets::new(self, update, &seen);
+        let ignored = update.disruption_budgets == DisruptionBudgets::Ignore || self.status.budget_skipped;
+        let respected: &[_] = if ignored { &[] } else { &self.w.budgets };
+        let steady = |s: &&Seen<'_>| matches!(s.stage, Stage::Done | Stage::Old { available: true });
+        let mut budgets = Budgets::new(respected, &seen.iter().filter(steady).map(|s| s.pod.name.as_str()).collect());
         let mut blocked: Option<String> = None;
         let mut chosen: Vec<(&Seen<'w>, At)> = Vec::new();
         // Those whose hooks are through go as soon as they may be down.
@@ -397,9 +401,7 @@ impl<'w> Planner<'w> {
 
     fn write_pod(&mut self, seen: &Seen<'_>, hash: &str, hooks: &PodHooks<'_>) {
         let pod = seen.pod;
-        // An earlier change of this pod that has not arrived makes the next one harder to judge.
-        let arrived = crate::pod::replaced(pod, self.now) && available_at(pod, 0).is_some();
-        let quiet = pod.observed_generation >= pod.generation && (arrived || crate::pod::carried_out(pod, self.now));
+        let quiet = crate::pod::quiet(pod, self.now);
         let Difference { images, labels, annotations, resources } = seen.difference();
         let only_resize = images.is_empty() && labels.is_empty() && annotations.is_empty();
         let recorded = pod.baseline.as_ref().is_some_and(|b| b.target == hash);
@@ -430,52 +432,5 @@ impl<'w> Planner<'w> {
         self.deadline(update, forward, Reason::Budget, &what)?;
         let until = self.deadline_at(update, forward);
         self.wait(State::Updating, Reason::Budget, what, until, &how)
-    }
-}
-
-/// What the PodDisruptionBudgets still allow, counted down as pods are chosen.
-struct Budgets<'w> {
-    left: Vec<(&'w Budget, i64)>,
-}
-
-impl<'w> Budgets<'w> {
-    fn new(planner: &Planner<'w>, update: &Update, seen: &[Seen<'_>]) -> Self {
-        if update.disruption_budgets == DisruptionBudgets::Ignore || planner.status.budget_skipped {
-            return Self { left: Vec::new() };
-        }
-        // The budget's own count lags behind what we have just begun; our own view of healthy pods does not.
-        let steady: BTreeSet<&str> = seen
-            .iter()
-            .filter(|s| matches!(s.stage, Stage::Done | Stage::Old { available: true }))
-            .map(|s| s.pod.name.as_str())
-            .collect();
-        let left = planner
-            .w
-            .budgets
-            .iter()
-            .map(|b| {
-                let ours = i64::try_from(b.pods.iter().filter(|p| steady.contains(p.as_str())).count()).unwrap_or(0);
-                let by_us = ours.saturating_add(b.others_ready).saturating_sub(b.desired_healthy);
-                (b, if b.current { by_us.min(b.allowed) } else { 0 })
-            })
-            .collect();
-        Self { left }
-    }
-
-    /// Takes one disruption from every budget that covers the pod, or none and the name of the one that has none left.
-    fn take(&mut self, pod: &str) -> Result<(), String> {
-        if let Some((budget, _)) = self.left.iter().find(|(b, left)| b.pods.contains(pod) && *left <= 0) {
-            return Err(budget.name.clone());
-        }
-        for (budget, left) in &mut self.left {
-            if budget.pods.contains(pod) {
-                *left -= 1;
-            }
-        }
-        Ok(())
-    }
-
-    fn impossible(&self, name: &str) -> bool {
-        self.left.iter().any(|(b, _)| b.name == name && b.current && b.expected > 0 && b.desired_healthy >= b.expected)
     }
 }

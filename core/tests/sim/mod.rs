@@ -215,6 +215,8 @@ impl Sim {
             history_limit: 10,
             recreate: false,
             max_unavailable: None,
+            max_surge: None,
+            controller: None,
             status: DeploymentStatus::default(),
         };
         let view = View { d: d.clone(), sets: vec![], pods: vec![], runs: vec![] };
