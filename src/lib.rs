@@ -13,3 +13,4 @@ pub mod observe;
 pub mod publish;
 pub mod serve;
 pub mod telemetry;
+pub mod wait;

@@ -351,6 +351,15 @@ pub(crate) enum Evidence {
     Believed(String),
 }
 
+/// Is a container of this pod failing, by its own words? `Err`: why. `Ok`: when what it says now will be believed.
+pub fn failure(pod: &Pod, tolerance: &Tolerance, now: Time) -> Result<Option<Time>, String> {
+    match failing(pod, tolerance, now) {
+        Evidence::None => Ok(None),
+        Evidence::Until(at) => Ok(Some(at)),
+        Evidence::Believed(why) => Err(why),
+    }
+}
+
 /// Is a container of the wanted image failing, by its own words?
 pub(crate) fn failing(pod: &Pod, tolerance: &Tolerance, now: Time) -> Evidence {
     let since = pod.baseline.as_ref().map_or(pod.created, |b| b.at);

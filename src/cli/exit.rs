@@ -6,9 +6,10 @@ use std::{fmt, process::ExitCode};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
-    /// 0: it is as asked for: settled, succeeded, written.
+    /// 0: it is as asked for: settled (started, gone), succeeded, written.
     Ok = 0,
-    /// 1: the update failed, stalled or was aborted; or there is nothing that the command could apply to.
+    /// 1: the update failed, stalled or was aborted, a pod of it cannot start, a Job failed; or there is nothing that the
+    /// command could apply to.
     Failed = 1,
     /// 2: the command line is wrong.
     Usage = 2,
@@ -23,8 +24,9 @@ pub enum Exit {
 /// The table for `--help`.
 pub const HELP: &str = "\
 Exit codes:
-  0  as asked for (wait: settled, the update succeeded)
-  1  the update failed, stalled or was aborted, or there is nothing to act on
+  0  as asked for (wait: settled, started or gone)
+  1  the update failed, stalled or was aborted (wait: a pod cannot start, a Job failed),
+     or there is nothing to act on
   2  wrong usage
   3  timed out
   4  not found

@@ -12,7 +12,7 @@ use super::{
     target::Target,
     verbs::{
         decide::{self, About, Choice, Gate, Skip},
-        explain, history, status, undo, wait,
+        explain, history, status, tree, undo, wait,
     },
 };
 
@@ -58,13 +58,13 @@ enum Verb {
         #[arg(short, long, value_enum)]
         output: Option<Structured>,
     },
-    /// Waits until Deployments have settled; safe right after a change
-    Wait {
-        #[arg(value_name = "deploy/NAME", required = true)]
-        targets: Vec<Target>,
-        /// For all of them together, such as 90s, 5m or 1h30m; 0: look once
-        #[arg(long, default_value = "5m", value_parser = timeout)]
-        timeout: Duration,
+    /// Waits until components have settled: the test of the order gate, for scripts; safe right after a change
+    Wait(wait::WaitArgs),
+    /// Draws the order as a graph: the state of each component, and what blocks whom
+    Tree {
+        /// Absent: a drawing
+        #[arg(short, long, value_enum)]
+        output: Option<Structured>,
     },
     /// Approves what waits for approval
     Approve {
@@ -152,7 +152,8 @@ impl Plugin {
             Verb::Explain { target, output } => {
                 explain::run(&connect.await?, &target, output.map_or(Format::Table, Format::from)).await
             }
-            Verb::Wait { targets, timeout } => wait::run(&connect.await?, &targets, timeout).await,
+            Verb::Wait(args) => wait::run(&connect.await?, &args).await,
+            Verb::Tree { output } => tree::run(&connect.await?, output.map_or(Format::Table, Format::from)).await,
             Verb::Approve { decision, about } => decide(connect.await?, decision, Choice::Approve(about)).await,
             Verb::Retry { decision, about } => decide(connect.await?, decision, Choice::Retry(about)).await,
             Verb::Resume { decision } => decide(connect.await?, decision, Choice::Resume).await,
@@ -195,7 +196,8 @@ fn reason(text: &str) -> Result<String, String> {
     if length <= 1024 { Ok(text.to_owned()) } else { Err(format!("it has {length} characters; at most 1024 are kept")) }
 }
 
-fn timeout(text: &str) -> Result<Duration, String> {
+/// A duration as options take it.
+pub(super) fn timeout(text: &str) -> Result<Duration, String> {
     if let Ok(seconds) = text.parse() {
         return Ok(Duration::from_secs(seconds));
     }

@@ -96,6 +96,8 @@ pub struct Cache {
     pub jobs: Table<Workload>,
     /// Pods that are being deleted.
     pub leaving: BTreeMap<Key, Leaving>,
+    /// Are containers kept of pods, too, that belong to no ReplicaSet?
+    pub keep_containers: bool,
     /// What controls a Deployment, such as `etcdcluster/main`.
     deployment_controllers: BTreeMap<Key, Box<str>>,
     pools: Pools,
@@ -120,6 +122,7 @@ impl Default for Cache {
             daemon_sets: Table::new(|_| ""),
             jobs: Table::new(|_| ""),
             leaving: BTreeMap::new(),
+            keep_containers: false,
             deployment_controllers: BTreeMap::new(),
             pools: Pools::default(),
             replica_sets_by_uid: HashMap::new(),
@@ -247,7 +250,7 @@ impl Cache {
         let key = self.pools.key(key);
         let owner: Box<str> = controller(field(object, "metadata"), "ReplicaSet").into();
         let fact = facts::pod::pod(object).map(|mut pod| {
-            if owner.is_empty() {
+            if owner.is_empty() && !self.keep_containers {
                 // Only counted by budgets, and only labels and readiness matter there.
                 pod.containers.clear();
                 pod.annotations.clear();
@@ -400,6 +403,9 @@ impl Cache {
 
     /// What waits for this pod.
     fn wait_for_pod(&self, key: &Key) -> Vec<Item> {
+        if self.waiters.is_empty() {
+            return Vec::new();
+        }
         let Some(pod) = self.pods.get(key) else { return Vec::new() };
         let first = (Arc::clone(&key.namespace), Reference::Labels(BTreeMap::new()));
         let of_pods = self.waiters.range(first..).take_while(|((namespace, _), _)| *namespace == key.namespace);

@@ -21,6 +21,9 @@ use super::{
     table::Key,
 };
 
+/// Label of the pods of StatefulSets and DaemonSets with their revision.
+const REVISION: &str = "controller-revision-hash";
+
 /// The world of a Deployment; `None` if there is none of this name. Attempts of hooks and refusals are not known here
 /// and left empty. Pods that have not changed since are taken from `last`: a thousand of them cost a millisecond anew.
 pub(super) fn world(cache: &Cache, key: &Key, now: Time, live: bool, last: Option<World>) -> Option<World> {
@@ -82,6 +85,14 @@ pub(super) fn predecessors(deployment: &Deployment, policies: &[Policy], runs: &
     let ordered = orders.filter(|c| c.name == deployment.name).flat_map(|c| &c.after);
     let begun = runs.iter().filter(|r| r.status.ended.is_none()).flat_map(|r| &r.spec.settings.after);
     own.chain(ordered).chain(begun).filter_map(|text| text.parse().ok()).collect()
+}
+
+/// All that something in this namespace may wait for.
+pub(super) fn all_awaited(cache: &Cache, namespace: &str) -> BTreeSet<Reference> {
+    let own = cache.deployments.of_namespace(namespace).flat_map(|(_, d)| d.own_after.iter().flatten());
+    let policies = cache.policies.of_namespace(namespace).filter_map(|(_, p)| p.fact.spec.as_ref().ok());
+    let ordered = policies.flat_map(|spec| &spec.order).flat_map(|component| &component.after);
+    own.chain(ordered).filter_map(|text| text.parse().ok()).collect()
 }
 
 /// The circle of Deployments that this one is a member of, by the orders that govern them and their annotations.
@@ -155,6 +166,42 @@ pub(super) fn predecessor(cache: &Cache, namespace: &str, reference: &Reference)
             })
         }
     }
+}
+
+/// The pods of something that can be waited for; of a workload with revisions those of the one that is wanted.
+pub(super) fn pods(cache: &Cache, namespace: &str, reference: &Reference) -> Vec<Pod> {
+    let of_namespace = || cache.pods.of_namespace(namespace).map(|(_, pod)| pod);
+    match reference {
+        Reference::Workload(WorkloadKind::Deployment, name) => {
+            let Some(deployment) = cache.deployments.get(&Key::new(namespace, name)) else { return Vec::new() };
+            let sets =
+                cache.replica_sets.by(&deployment.uid).filter(|(_, set)| set.fact.template == deployment.template);
+            sets.flat_map(|(_, set)| cache.pods.by(&set.fact.uid)).map(|(_, pod)| pod.unpack()).collect()
+        }
+        Reference::Workload(kind, name) => {
+            let owner = Reference::Owner(format!("{}/{name}", kind.word()));
+            let pods: Vec<Pod> = of_namespace().filter(|pod| cache.means(&owner, pod)).map(Packed::unpack).collect();
+            let revision = |pod: &Pod| pod.labels.get(REVISION).cloned();
+            let workload = cache.workloads(*kind).and_then(|table| table.get(&Key::new(namespace, name)));
+            let wanted = match workload.map(|workload| &workload.standing) {
+                Some(Standing::StatefulSet(set)) => Some(set.update_revision.clone()),
+                // Its status does not name the revision: the youngest pod has it.
+                Some(Standing::DaemonSet(_)) => pods.iter().max_by_key(|pod| pod.created).and_then(revision),
+                _ => None,
+            };
+            pods.into_iter().filter(|pod| wanted.is_none() || revision(pod) == wanted).collect()
+        }
+        Reference::Labels(_) | Reference::Owner(_) => {
+            of_namespace().filter(|pod| cache.means(reference, pod)).map(Packed::unpack).collect()
+        }
+    }
+}
+
+/// How many pods with these labels there are, those included that are being deleted.
+pub(super) fn count_pods(cache: &Cache, namespace: &str, labels: &BTreeMap<String, String>) -> usize {
+    let leaving = cache.leaving.range(Key::new(namespace, "")..).take_while(|(k, _)| &*k.namespace == namespace);
+    cache.pods.of_namespace(namespace).filter(|(_, pod)| has_labels(pod.labels(), labels)).count()
+        + leaving.filter(|(_, pod)| has_labels(&pod.labels, labels)).count()
 }
 
 fn count(things: impl Iterator) -> i64 {

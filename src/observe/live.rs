@@ -67,6 +67,16 @@ impl Observe {
         tokio::time::timeout(DEADLINE, read).await.map_err(|_| LiveError::Slow)?
     }
 
+    /// Reads the runs of a Deployment live.
+    pub(crate) async fn read_runs(&self, client: &Client, key: &Key) -> Result<(), LiveError> {
+        let runs = format!("{}={}", super::DEPLOYMENT_LABEL, super::label_value(&key.name));
+        let params = ListParams::default().labels(&runs);
+        tokio::time::timeout(DEADLINE, self.list::<RunKind>(client, &key.namespace, &params, None))
+            .await
+            .map_err(|_| LiveError::Slow)??;
+        Ok(())
+    }
+
     /// Lists kinds that something waits for. Without the right to it they stay unread, and the report says so.
     pub(super) async fn read_wanted(&self, client: &Client, namespace: &str, kinds: &BTreeSet<WorkloadKind>) {
         for kind in kinds {

@@ -19,7 +19,7 @@ mod watched;
 mod tests;
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Mutex, PoisonError},
 };
@@ -27,7 +27,7 @@ use std::{
 use interlock_core::{
     api::reference::{Reference, WorkloadKind},
     time::Time,
-    world::{Deployment, Run, World},
+    world::{Deployment, Pod, Predecessor, Run, World},
 };
 
 pub use self::watched::Watched;
@@ -36,7 +36,7 @@ pub use self::{
     cache::{Item, StoredPolicy},
     live::LiveError,
     table::{Key, Version},
-    watch::{Scope, WatchEnded, client, client_config},
+    watch::{Followed, Scope, WatchEnded, client, client_config},
 };
 
 /// Label of a HookRun with the name of its Deployment, where it fits.
@@ -60,6 +60,43 @@ impl Observe {
     /// An empty cache. `notify` is told what has to be looked at again.
     pub fn new(notify: impl Fn(Item) + Send + Sync + 'static) -> Self {
         Self { cache: Mutex::default(), notify: Box::new(notify), wanted: tokio::sync::watch::Sender::default() }
+    }
+
+    /// The same, for looking at pods of any owner: their containers are kept.
+    pub(crate) fn with_all_containers() -> Self {
+        let observe = Self::new(|_| ());
+        observe.with_mut(|cache| cache.keep_containers = true);
+        observe
+    }
+
+    /// What is known of something that can be waited for; `None` if it does not exist.
+    pub(crate) fn predecessor(&self, namespace: &str, reference: &Reference) -> Option<Predecessor> {
+        self.with(|cache| gather::predecessor(cache, namespace, reference))
+    }
+
+    /// The pods that belong to it, beside those being deleted.
+    pub(crate) fn pods_of(&self, namespace: &str, reference: &Reference) -> Vec<Pod> {
+        self.with(|cache| gather::pods(cache, namespace, reference))
+    }
+
+    /// How many pods with these labels there are, those included that are being deleted.
+    pub(crate) fn count_pods(&self, namespace: &str, labels: &BTreeMap<String, String>) -> usize {
+        self.with(|cache| gather::count_pods(cache, namespace, labels))
+    }
+
+    /// Labels that select the pods of a workload; empty if it is not known.
+    pub(crate) fn selector(&self, namespace: &str, reference: &Reference) -> BTreeMap<String, String> {
+        self.with(|cache| match reference {
+            Reference::Workload(WorkloadKind::Deployment, name) => {
+                cache.deployments.get(&Key::new(namespace, name)).map(|d| d.match_labels.clone()).unwrap_or_default()
+            }
+            Reference::Workload(kind, name) => {
+                let workload = cache.workloads(*kind).and_then(|table| table.get(&Key::new(namespace, name)));
+                workload.map(|workload| workload.selector.clone()).unwrap_or_default()
+            }
+            Reference::Labels(labels) => labels.clone(),
+            Reference::Owner(_) => BTreeMap::new(),
+        })
     }
 
     /// The world of a Deployment from the cache; `None` if there is none of this name. Attempts of hooks and refusals
@@ -97,6 +134,17 @@ impl Observe {
         }
         observe.read_wanted(client, namespace, &wanted).await;
         Ok(observe.assemble(&key, now, true, world))
+    }
+
+    /// A look at a whole namespace without any watch, for commands; all that some component waits for is read too.
+    pub async fn namespace_once(client: &kube::Client, namespace: &str) -> Result<Self, LiveError> {
+        let observe = Self::new(|_| ());
+        observe.read_once(client, &Key::new(namespace, "")).await?;
+        let awaited = observe.with(|cache| gather::all_awaited(cache, namespace));
+        observe.want(&awaited);
+        let wanted = observe.wanted.borrow().clone();
+        observe.read_wanted(client, namespace, &wanted).await;
+        Ok(observe)
     }
 
     /// Have first complete lists of all kinds arrived?

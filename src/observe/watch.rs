@@ -59,6 +59,19 @@ impl Scope {
     }
 }
 
+/// What following a kind has come to.
+#[derive(Debug)]
+pub enum Followed {
+    /// A complete list has been taken.
+    Listed,
+    /// Something has changed.
+    News,
+    /// It is tried again.
+    Troubled(String),
+    /// The API server refuses, or does not know the kind.
+    Refused(kube::Error),
+}
+
 /// A watch has ended, which it never does by itself.
 #[derive(Debug, thiserror::Error)]
 #[error("the watch of {0} ended")]
@@ -127,6 +140,32 @@ impl Observe {
             return WatchEnded(K::PLURAL);
         }
         self.watch_kind(api, watcher::Config::default(), metrics).await
+    }
+
+    /// Follows one kind in a namespace, for commands that wait. Ends only when the API server refuses for good.
+    pub(crate) async fn follow<K: Watched>(&self, client: Client, namespace: &str, tell: impl Fn(Followed)) {
+        let api: Api<Object<K>> = Api::namespaced(client, namespace);
+        let config = watcher::Config::default().streaming_lists().timeout(WATCH_SECONDS);
+        let stream = watcher(api, config).default_backoff();
+        pin_mut!(stream);
+        while let Some(event) = stream.next().await {
+            match event {
+                Ok(event) => {
+                    let listed = matches!(event, Event::InitDone);
+                    self.take_event(event);
+                    tell(if listed { Followed::Listed } else { Followed::News });
+                }
+                Err(
+                    watcher::Error::InitialListFailed(error)
+                    | watcher::Error::WatchStartFailed(error)
+                    | watcher::Error::WatchFailed(error),
+                ) if matches!(&error, kube::Error::Api(status) if matches!(status.code, 401 | 403 | 404)) => {
+                    tell(Followed::Refused(error));
+                    return;
+                }
+                Err(error) => tell(Followed::Troubled(error.to_string())),
+            }
+        }
     }
 
     async fn watch_kind<K: Watched>(

@@ -10,17 +10,17 @@ use serde_json::{Value, json};
 use crate::observe::facts;
 
 /// 2026-01-01T00:10:00Z.
-pub(super) fn now() -> Time {
+pub(crate) fn now() -> Time {
     "2026-01-01T00:10:00Z".parse().unwrap()
 }
 
 /// A template with this image.
-pub(super) fn template(image: &str) -> Value {
+pub(crate) fn template(image: &str) -> Value {
     json!({"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "web", "image": image}]}})
 }
 
 /// The Deployment with this image wanted, rolled out and not held.
-pub(super) fn deployment(image: &str) -> Value {
+pub(crate) fn deployment(image: &str) -> Value {
     json!({
         "metadata": {
             "name": "web", "namespace": "shop", "uid": "d", "generation": 2, "resourceVersion": "7",
@@ -32,7 +32,7 @@ pub(super) fn deployment(image: &str) -> Value {
 }
 
 /// The same, held.
-pub(super) fn held(image: &str) -> Value {
+pub(crate) fn held(image: &str) -> Value {
     let mut value = deployment(image);
     value["spec"]["paused"] = json!(true);
     value["metadata"]["annotations"] =
@@ -42,12 +42,12 @@ pub(super) fn held(image: &str) -> Value {
 }
 
 /// The facts of a Deployment.
-pub(super) fn fact(value: &Value) -> Deployment {
+pub(crate) fn fact(value: &Value) -> Deployment {
     facts::deployment::deployment(value)
 }
 
 /// A run towards this image, with two hooks.
-pub(super) fn run(sequence: i64, image: &str, status: &Value) -> Run {
+pub(crate) fn run(sequence: i64, image: &str, status: &Value) -> Run {
     let hook = |name: &str, phase: &str| json!({"name": name, "phase": phase, "http": {"url": "http://smoke/"}});
     facts::run::run(&json!({
         "metadata": {
@@ -70,12 +70,12 @@ pub(super) fn run(sequence: i64, image: &str, status: &Value) -> Run {
 }
 
 /// Status of a run that has ended.
-pub(super) fn ended(outcome: &str) -> Value {
+pub(crate) fn ended(outcome: &str) -> Value {
     json!({"ended": {"at": "2026-01-01T00:06:00Z", "outcome": outcome}})
 }
 
 /// Status of a run that waits.
-pub(super) fn waits(reason: &str, what: &str) -> Value {
+pub(crate) fn waits(reason: &str, what: &str) -> Value {
     json!({
         "waitingFor": {"reason": reason, "what": what, "since": "2026-01-01T00:09:30Z", "until": "2026-01-01T00:11:00Z", "how": "do something"},
         "way": {"kind": "InPlace"},
@@ -84,7 +84,7 @@ pub(super) fn waits(reason: &str, what: &str) -> Value {
 }
 
 /// Status of a run that is stalled.
-pub(super) fn stalled(reason: &str) -> Value {
+pub(crate) fn stalled(reason: &str) -> Value {
     json!({
         "stall": {"since": "2026-01-01T00:08:00Z", "reason": reason, "message": "hook smoke failed: Http500"},
         "steps": [
@@ -97,7 +97,7 @@ pub(super) fn stalled(reason: &str) -> Value {
 }
 
 /// A ReplicaSet.
-pub(super) fn replica_set(revision: i64, image: &str, replicas: i64) -> ReplicaSet {
+pub(crate) fn replica_set(revision: i64, image: &str, replicas: i64) -> ReplicaSet {
     facts::replicaset::replica_set(&json!({
         "metadata": {
             "name": format!("web-{revision}"), "uid": format!("s{revision}"), "creationTimestamp": "2026-01-01T00:00:00Z",

@@ -4,10 +4,11 @@ pub mod decide;
 pub mod exits;
 pub mod explain;
 #[cfg(test)]
-mod fixture;
+pub(crate) mod fixture;
 pub mod history;
 pub mod state;
 pub mod status;
 pub mod tables;
+pub mod tree;
 pub mod undo;
 pub mod wait;

@@ -1,9 +1,7 @@
 use serde_json::json;
 
-use super::{
-    super::fixture::{deployment, ended, fact, held, run, stalled, waits},
-    *,
-};
+use super::judge::{Verdict, judge};
+use crate::cli::verbs::fixture::{deployment, ended, fact, held, run, stalled, waits};
 
 fn kind(verdict: &Verdict) -> &'static str {
     match verdict {
