@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
-use crate::{template::Template, world::Resources};
+use crate::{api::names, template::Template, world::Resources};
 
 /// What one changed field asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -90,8 +90,11 @@ pub fn resources(value: Option<&Value>) -> Resources {
     Resources { requests: part("requests"), limits: part("limits") }
 }
 
-/// Does a pattern list (`key` or `prefix*`) name this key?
+/// Does a pattern list (`key` or `prefix*`) name this key? The marks of restarts it never does: a restart in place is none.
 pub fn listed(patterns: &[String], key: &str) -> bool {
+    if matches!(key, names::RESTART | names::KUBECTL_RESTART) {
+        return false;
+    }
     patterns.iter().any(|pattern| match pattern.strip_suffix('*') {
         Some(prefix) => key.starts_with(prefix),
         None => pattern == key,

@@ -110,8 +110,6 @@ pub struct Deployment {
     pub max_unavailable: Option<crate::api::policy::IntOrPercent>,
     /// `spec.strategy.rollingUpdate.maxSurge` as written.
     pub max_surge: Option<crate::api::policy::IntOrPercent>,
-    /// Kind and name of the object that controls it, such as `Cluster/db`.
-    pub controller: Option<String>,
     /// Status.
     pub status: DeploymentStatus,
 }

@@ -3,6 +3,7 @@
 use interlock_core::api::{
     names,
     policy::{HookPolicySpec, HookPolicyStatus},
+    restart::{RollingRestartSpec, RollingRestartStatus},
     run::{HookRunSpec, HookRunStatus},
 };
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -19,7 +20,7 @@ use serde_json::{Value, json};
 /// # Errors
 /// Only if a schema of the core is not a structural one; a test sees to that.
 pub fn crds() -> Result<Vec<CustomResourceDefinition>, serde_json::Error> {
-    Ok(vec![hook_policy()?, hook_run()?])
+    Ok(vec![hook_policy()?, hook_run()?, rolling_restart()?])
 }
 
 /// The definition of this plural, such as `hookpolicies`.
@@ -50,6 +51,17 @@ struct HookRunSchema {
     /// What the controller reports.
     #[serde(default)]
     status: Option<HookRunStatus>,
+}
+
+/// A RollingRestart, for its schema only.
+#[derive(JsonSchema)]
+#[allow(dead_code, reason = "read by schemars only")]
+struct RollingRestartSchema {
+    /// What is asked for. Only decisions can be added later.
+    spec: RollingRestartSpec,
+    /// What the controller reports.
+    #[serde(default)]
+    status: Option<RollingRestartStatus>,
 }
 
 fn hook_policy() -> Result<CustomResourceDefinition, serde_json::Error> {
@@ -96,6 +108,22 @@ fn hook_run() -> Result<CustomResourceDefinition, serde_json::Error> {
         column("Age", "date", ".metadata.creationTimestamp", "Since when it exists", 0),
     ]);
     crd("HookRun", "hookrun", "hookruns", "hrun", &schema, &columns)
+}
+
+fn rolling_restart() -> Result<CustomResourceDefinition, serde_json::Error> {
+    let schema = schema::<RollingRestartSchema>(
+        "A RollingRestart: Deployments made anew one after the other, or a sidecar of theirs changed in place.",
+    );
+    let columns = json!([
+        column("Succeeded", "string", &condition("Succeeded", "status"), "Did it succeed? Unknown: not yet ended", 0),
+        column("Reason", "string", &condition("Succeeded", "reason"), "Where it is, or how it ended", 0),
+        column("Finished", "integer", ".status.finished", "Deployments that are done or skipped", 0),
+        column("Total", "integer", ".status.total", "Deployments of the request", 0),
+        column("Waiting", "string", ".status.waitingFor.what", "What it waits for", 1),
+        column("Message", "string", &condition("Succeeded", "message"), "The same for people", 1),
+        column("Age", "date", ".metadata.creationTimestamp", "Since when it exists", 0),
+    ]);
+    crd("RollingRestart", "rollingrestart", "rollingrestarts", "rrst", &schema, &columns)
 }
 
 fn crd(

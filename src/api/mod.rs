@@ -10,6 +10,7 @@ use std::borrow::Cow;
 use interlock_core::api::{
     names,
     policy::{HookPolicySpec, HookPolicyStatus},
+    restart::{RollingRestartSpec, RollingRestartStatus},
     run::{HookRunSpec, HookRunStatus},
 };
 use k8s_openapi::{NamespaceResourceScope, apimachinery::pkg::apis::meta::v1::ObjectMeta};
@@ -92,4 +93,10 @@ resource! {
 resource! {
     /// The durable record of one update. Made and reported by the controller; people add decisions.
     HookRun, "hookruns", HookRunSpec, HookRunStatus
+}
+
+resource! {
+    /// A request to make the pods of the Deployments of a namespace anew one Deployment after the other, or to change a sidecar
+    /// of theirs in place. Made by people, reported by the controller.
+    RollingRestart, "rollingrestarts", RollingRestartSpec, RollingRestartStatus
 }

@@ -26,6 +26,29 @@ impl FromStr for Target {
     }
 }
 
+/// What a decision is about: an update of a Deployment, or a RollingRestart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decidable {
+    /// A Deployment.
+    Deployment(Target),
+    /// Name of a RollingRestart.
+    Restart(String),
+}
+
+impl FromStr for Decidable {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once('/') {
+            Some((
+                "restart" | "rrst" | "rollingrestart" | "rollingrestarts" | "rollingrestarts.interlock.dev",
+                name,
+            )) => name.parse::<Target>().map(|t| Self::Restart(t.0)).map_err(|_| format!("{name:?} cannot be a name")),
+            _ => text.parse().map(Self::Deployment),
+        }
+    }
+}
+
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "deployment/{}", self.0)

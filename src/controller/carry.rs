@@ -70,7 +70,7 @@ impl Pass<'_> {
         status: Option<StatusWrite>,
         wake: Option<Duration>,
     ) -> Result<Round, Failure> {
-        let subject = Subject { key: self.key.clone(), uid: world.deployment.uid.clone() };
+        let subject = Subject::new(self.key.clone(), world.deployment.uid.clone());
         for effect in &mut effects {
             if !self.freshen(world, effect).await? {
                 return Ok(Round::Wrote);

@@ -7,6 +7,7 @@ mod pass;
 mod policies;
 mod probe;
 mod queue;
+mod restarts;
 mod workers;
 
 use std::{
@@ -76,6 +77,7 @@ struct Shared {
     slots: Slots,
     memory: Mutex<HashMap<Key, Memory>>,
     policies: policies::Memories,
+    restarts: restarts::Memories,
 }
 
 impl Shared {
@@ -91,6 +93,7 @@ impl Shared {
         match &item {
             Item::Deployment(key) => pass::pass(&self, key).await,
             Item::Policy(key) => policies::pass(&self, key).await,
+            Item::Restart(key) => restarts::pass(&self, key).await,
         }
     }
 }
@@ -128,6 +131,7 @@ pub async fn run(client: Client, options: Options, fence: Fence, stop: Cancellat
         slots: Slots::default(),
         memory: Mutex::default(),
         policies: policies::Memories::default(),
+        restarts: restarts::Memories::default(),
     });
     let signals = Signals {
         beat: {

@@ -107,7 +107,7 @@ pub(super) enum Round {
 
 pub(super) async fn pass(shared: &Shared, key: &Key) -> Result<Outcome, Error> {
     let mut memory = shared.remember(key);
-    let subject = Subject { key: key.clone(), uid: shared.observe.uid(key).unwrap_or_default() };
+    let subject = Subject::new(key.clone(), shared.observe.uid(key).unwrap_or_default());
     let flight = Flight::new(&shared.executor, subject);
     let item = Item::Deployment(key.clone());
     let outcome =

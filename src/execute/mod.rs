@@ -3,6 +3,7 @@
 
 mod failure;
 mod policies;
+mod restarts;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -38,7 +39,7 @@ use crate::{
         object::{DeploymentKind, Kind, Object, PodKind, ReplicaSetKind, RunKind},
     },
     publish::{
-        events::{About, event},
+        events::{About, DEPLOYMENTS, event},
         metrics::{Metrics, WriteResult, effect_kind},
     },
 };
@@ -58,6 +59,15 @@ pub struct Subject {
     pub key: Key,
     /// UID.
     pub uid: String,
+    /// Whose plan it is: that is not planned again because of what it writes itself.
+    pub by: Item,
+}
+
+impl Subject {
+    /// A Deployment whose own plan is carried out.
+    pub fn new(key: Key, uid: String) -> Self {
+        Self { by: Item::Deployment(key.clone()), key, uid }
+    }
 }
 
 /// Carries out effects.
@@ -236,7 +246,7 @@ impl Executor {
         let params = delete(uid.clone(), None);
         self.call(&format!("run/{name}"), api.delete(name, &params)).await?;
         let key = Key::new(&subject.key.namespace, name);
-        self.observe.forget::<RunKind>(&key, &gone(uid), Some(&Item::Deployment(subject.key.clone())));
+        self.observe.forget::<RunKind>(&key, &gone(uid), Some(&subject.by));
         Ok(())
     }
 
@@ -309,7 +319,7 @@ impl Executor {
         let params = delete(uid.clone(), Some(resource_version));
         self.call(&format!("replicaset/{name}"), api.delete(name, &params)).await?;
         let key = Key::new(&subject.key.namespace, name);
-        self.observe.forget::<ReplicaSetKind>(&key, &gone(uid), Some(&Item::Deployment(subject.key.clone())));
+        self.observe.forget::<ReplicaSetKind>(&key, &gone(uid), Some(&subject.by));
         Ok(())
     }
 
@@ -352,14 +362,20 @@ impl Executor {
 
     /// Nothing depends on an event: one that cannot be written is logged, and the plan goes on.
     async fn event(&self, subject: &Subject, warning: bool, reason: &str, message: &str) -> Result<(), Failure> {
-        let about = About { namespace: &subject.key.namespace, name: &subject.key.name, uid: &subject.uid };
+        let Subject { key, uid, .. } = subject;
+        let about = About { kind: DEPLOYMENTS, namespace: &key.namespace, name: &key.name, uid };
+        self.tell(about, warning, reason, message).await
+    }
+
+    /// The same on an object of any kind.
+    async fn tell(&self, about: About<'_>, warning: bool, reason: &str, message: &str) -> Result<(), Failure> {
         let event = event(about, &self.instance, warning, reason, message);
-        let api: Api<Event> = Api::namespaced(self.client.clone(), &subject.key.namespace);
+        let api: Api<Event> = Api::namespaced(self.client.clone(), about.namespace);
         match self.call("event", api.create(&post(), &event)).await {
             Ok(_) => Ok(()),
             Err(Failure::Fenced) => Err(Failure::Fenced),
             Err(failure) => {
-                tracing::warn!(deployment = %subject.key, reason, %failure, "an event could not be written");
+                tracing::warn!(?about, reason, %failure, "an event could not be written");
                 Ok(())
             }
         }
@@ -388,7 +404,7 @@ impl Executor {
     }
 
     fn learn<K: Watched>(&self, subject: &Subject, object: &Object<K>) {
-        self.observe.learn(object, Some(&Item::Deployment(subject.key.clone())));
+        self.observe.learn(object, Some(&subject.by));
     }
 }
 

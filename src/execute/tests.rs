@@ -66,7 +66,7 @@ impl Fixture {
 }
 
 pub(crate) fn subject() -> Subject {
-    Subject { key: Key::new("ns", "web"), uid: "uid-web".to_owned() }
+    Subject::new(Key::new("ns", "web"), "uid-web".to_owned())
 }
 
 pub(crate) fn patch_pod(name: &str) -> Effect {

@@ -12,6 +12,7 @@ use interlock_core::{
         reference::{Reference, WorkloadKind},
     },
     news,
+    restart::Restart,
     template::Template,
     world::{Deployment, Pod, Policy, ReplicaSet, Run},
 };
@@ -37,6 +38,8 @@ pub enum Item {
     Deployment(Key),
     /// The status of a HookPolicy is to be computed.
     Policy(Key),
+    /// A RollingRestart is to be planned.
+    Restart(Key),
 }
 
 /// A ReplicaSet and the UID of its Deployment.
@@ -88,6 +91,8 @@ pub struct Cache {
     pub foreign: BTreeMap<Key, Arc<Deployment>>,
     /// HookRuns, by UID of their Deployment.
     pub runs: Table<Arc<Run>>,
+    /// RollingRestarts.
+    pub restarts: Table<Arc<Restart>>,
     /// StatefulSets; like the next two only once somebody waits for one.
     pub stateful_sets: Table<Workload>,
     /// DaemonSets.
@@ -118,6 +123,7 @@ impl Default for Cache {
             policies: Table::new(|_| ""),
             foreign: BTreeMap::new(),
             runs: Table::new(|r| &r.spec.deployment.uid),
+            restarts: Table::new(|_| ""),
             stateful_sets: Table::new(|_| ""),
             daemon_sets: Table::new(|_| ""),
             jobs: Table::new(|_| ""),
@@ -165,6 +171,7 @@ impl Cache {
             && self.budgets.synced()
             && self.policies.synced()
             && self.runs.synced()
+            && self.restarts.synced()
     }
 
     /// Takes a Deployment.
@@ -461,6 +468,23 @@ impl Cache {
         }
     }
 
+    /// Takes a RollingRestart.
+    pub fn put_restart(&mut self, object: &Value, source: Source) -> Vec<Item> {
+        let Some((key, version)) = identity(object) else { return Vec::new() };
+        let fact = (!deleting(object)).then(|| Arc::new(facts::restart::restart(object)));
+        if self.restarts.put(key.clone(), version, fact, source) { vec![Item::Restart(key)] } else { Vec::new() }
+    }
+
+    /// A RollingRestart is gone.
+    pub fn delete_restart(&mut self, key: &Key, gone: &Version) -> Vec<Item> {
+        self.restarts.delete(key, gone).map(|_| Item::Restart(key.clone())).into_iter().collect()
+    }
+
+    /// What controls a Deployment, such as `etcdcluster/main`.
+    pub fn controller_of(&self, key: &Key) -> Option<&str> {
+        self.deployment_controllers.get(key).map(|name| &**name)
+    }
+
     /// Takes a PodDisruptionBudget.
     pub fn put_budget(&mut self, object: &Value, source: Source) -> Vec<Item> {
         let Some((key, version)) = identity(object) else { return Vec::new() };
@@ -517,7 +541,9 @@ impl Cache {
     /// All there is to look at.
     pub fn everything(&self) -> Vec<Item> {
         let deployments = self.deployments.iter().map(|(key, _)| Item::Deployment(key.clone()));
-        deployments.chain(self.policies.iter().map(|(key, _)| Item::Policy(key.clone()))).collect()
+        let policies = self.policies.iter().map(|(key, _)| Item::Policy(key.clone()));
+        let restarts = self.restarts.iter().map(|(key, _)| Item::Restart(key.clone()));
+        deployments.chain(policies).chain(restarts).collect()
     }
 
     fn read_run(&self, key: &Key, object: &Value) -> Option<Arc<Run>> {
@@ -597,12 +623,21 @@ impl Cache {
     }
 
     fn dependents(&self, key: &Key) -> Vec<Item> {
-        self.waiting_for(&key.namespace, &Reference::deployment(&*key.name))
+        let mut items = self.waiting_for(&key.namespace, &Reference::deployment(&*key.name));
+        items.extend(self.restarting_in(&key.namespace));
+        items
+    }
+
+    /// RollingRestarts of this namespace that go on: any change there may be what one of them waits for.
+    fn restarting_in(&self, namespace: &str) -> Vec<Item> {
+        let open = self.restarts.of_namespace(namespace).filter(|(_, restart)| restart.status.ended_at.is_none());
+        open.map(|(key, _)| Item::Restart(key.clone())).collect()
     }
 
     fn held_in(&self, namespace: &str) -> Vec<Item> {
         let held = self.deployments.of_namespace(namespace).filter(|(_, d)| d.held());
-        held.map(|(key, _)| Item::Deployment(key.clone())).collect()
+        let held = held.map(|(key, _)| Item::Deployment(key.clone()));
+        held.chain(self.restarting_in(namespace)).collect()
     }
 
     fn policies_of(&self, namespace: &str) -> Vec<Item> {
@@ -612,6 +647,7 @@ impl Cache {
     fn everything_in(&self, namespace: &str) -> Vec<Item> {
         let mut items = self.policies_of(namespace);
         items.extend(self.deployments.of_namespace(namespace).map(|(key, _)| Item::Deployment(key.clone())));
+        items.extend(self.restarting_in(namespace));
         items
     }
 }

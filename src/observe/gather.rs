@@ -1,11 +1,15 @@
 //! The world of one Deployment, put together from the cache.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
 
 use interlock_core::{
     api::reference::{Reference, WorkloadKind},
     classify::containers,
     order::graph,
+    restart::{Restart, RestartWorld, Subject},
     select,
     time::Time,
     world::{Budget, Component, Deployment, Pod, Pods, Policy, Predecessor, Run, Standing, World},
@@ -85,6 +89,35 @@ pub(super) fn predecessors(deployment: &Deployment, policies: &[Policy], runs: &
     let ordered = orders.filter(|c| c.name == deployment.name).flat_map(|c| &c.after);
     let begun = runs.iter().filter(|r| r.status.ended.is_none()).flat_map(|r| &r.spec.settings.after);
     own.chain(ordered).chain(begun).filter_map(|text| text.parse().ok()).collect()
+}
+
+/// The world of a RollingRestart; `None` if there is none of this name. Refusals are left empty. Deployments that are over
+/// have no pods here: nothing more is decided about them.
+pub(super) fn restart_world(cache: &Cache, key: &Key, now: Time) -> Option<RestartWorld> {
+    let restart = Restart::clone(cache.restarts.get(key)?);
+    let over: BTreeSet<&str> =
+        restart.status.targets.iter().filter(|t| t.state.over()).map(|t| t.name.as_str()).collect();
+    let subject = |(key, deployment): (&Key, &Arc<Deployment>)| {
+        let detail = !over.contains(&*key.name);
+        let pods: Vec<&Packed> = if detail { pods_of(cache, &deployment.uid).collect() } else { Vec::new() };
+        let sets = cache.replica_sets.by(&deployment.uid).filter(|_| detail);
+        let subject = Subject {
+            deployment: Deployment::clone(deployment),
+            controller: cache.controller_of(key).map(str::to_owned),
+            component: component(cache, key)?,
+            replica_sets: sets.map(|(_, r)| r.fact.as_ref().clone()).collect(),
+            budgets: budgets(cache, key, &pods),
+            pods: pods.iter().map(|pod| pod.unpack()).collect(),
+        };
+        Some((key.name.to_string(), subject))
+    };
+    Some(RestartWorld {
+        now,
+        deployments: cache.deployments.of_namespace(&key.namespace).filter_map(subject).collect(),
+        policies: cache.policies.of_namespace(&key.namespace).map(|(_, policy)| policy.fact.clone()).collect(),
+        refusals: BTreeMap::new(),
+        restart,
+    })
 }
 
 /// All that something in this namespace may wait for.

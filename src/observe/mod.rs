@@ -26,6 +26,7 @@ use std::{
 
 use interlock_core::{
     api::reference::{Reference, WorkloadKind},
+    restart::RestartWorld,
     time::Time,
     world::{Deployment, Pod, Predecessor, Run, World},
 };
@@ -160,6 +161,11 @@ impl Observe {
     /// A HookPolicy and its status.
     pub fn policy(&self, key: &Key) -> Option<Arc<StoredPolicy>> {
         self.with(|cache| cache.policies.get(key).cloned())
+    }
+
+    /// The world of a RollingRestart from the cache; `None` if there is none of this name. Refusals are left empty.
+    pub fn restart_world(&self, key: &Key, now: Time) -> Option<RestartWorld> {
+        self.with(|cache| gather::restart_world(cache, key, now))
     }
 
     /// The HookPolicies of a namespace.

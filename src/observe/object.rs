@@ -61,6 +61,8 @@ kinds! {
     BudgetKind = "policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", shape::WHOLE;
     /// HookPolicies.
     PolicyKind = "interlock.dev", "v1alpha1", "HookPolicy", "hookpolicies", shape::WHOLE;
+    /// RollingRestarts.
+    RestartKind = "interlock.dev", "v1alpha1", "RollingRestart", "rollingrestarts", shape::WHOLE;
     /// HookRuns.
     RunKind = "interlock.dev", "v1alpha1", "HookRun", "hookruns", shape::WHOLE;
 }

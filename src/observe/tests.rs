@@ -33,6 +33,7 @@ impl Fixture {
             .map(|item| match item {
                 Item::Deployment(key) => key.name.to_string(),
                 Item::Policy(key) => format!("policy {}", key.name),
+                Item::Restart(key) => format!("restart {}", key.name),
             })
             .collect();
         names.sort();

@@ -17,8 +17,8 @@ use super::{
     Observe,
     cache::identity,
     object::{
-        BudgetKind, DaemonSetKind, DeploymentKind, JobKind, Object, PodKind, PolicyKind, ReplicaSetKind, RunKind,
-        StatefulSetKind,
+        BudgetKind, DaemonSetKind, DeploymentKind, JobKind, Object, PodKind, PolicyKind, ReplicaSetKind, RestartKind,
+        RunKind, StatefulSetKind,
     },
     table::Source,
     watched::Watched,
@@ -103,6 +103,7 @@ impl Observe {
         let mut watches = JoinSet::new();
         watches.spawn(Arc::clone(&self).watch_kind::<PolicyKind>(scope.api(client.clone()), all(), metrics.clone()));
         watches.spawn(Arc::clone(&self).watch_kind::<RunKind>(scope.api(client.clone()), all(), metrics.clone()));
+        watches.spawn(Arc::clone(&self).watch_kind::<RestartKind>(scope.api(client.clone()), all(), metrics.clone()));
         watches.spawn(Arc::clone(&self).watch_kind::<BudgetKind>(scope.api(client.clone()), all(), metrics.clone()));
         watches.spawn(Arc::clone(&self).watch_kind::<DeploymentKind>(
             scope.api(client.clone()),

@@ -8,8 +8,8 @@ use serde_json::Value;
 use super::{
     cache::{Cache, Item},
     object::{
-        BudgetKind, DaemonSetKind, DeploymentKind, JobKind, Kind, PodKind, PolicyKind, ReplicaSetKind, RunKind,
-        StatefulSetKind,
+        BudgetKind, DaemonSetKind, DeploymentKind, JobKind, Kind, PodKind, PolicyKind, ReplicaSetKind, RestartKind,
+        RunKind, StatefulSetKind,
     },
     table::{Key, Source, Version},
 };
@@ -61,6 +61,7 @@ watched! {
     BudgetKind: budgets, put_budget, delete_budget;
     PolicyKind: policies, put_policy, delete_policy;
     RunKind: runs, put_run, delete_run;
+    RestartKind: restarts, put_restart, delete_restart;
     StatefulSetKind: stateful_sets, put_stateful_set, delete_stateful_set, WorkloadKind::StatefulSet;
     DaemonSetKind: daemon_sets, put_daemon_set, delete_daemon_set, WorkloadKind::DaemonSet;
     JobKind: jobs, put_job, delete_job, WorkloadKind::Job;

@@ -1,4 +1,4 @@
-//! Events on Deployments.
+//! Events on Deployments and RollingRestarts.
 
 use interlock_core::api::names;
 use k8s_openapi::{
@@ -12,21 +12,26 @@ use crate::observe::facts::json::cut;
 /// Longest note that the API accepts, in bytes.
 const LONGEST: usize = 1024;
 
+/// apiVersion and kind of Deployments.
+pub const DEPLOYMENTS: (&str, &str) = ("apps/v1", "Deployment");
+
 /// What an event is about.
 #[derive(Clone, Copy, Debug)]
 pub struct About<'a> {
+    /// apiVersion and kind.
+    pub kind: (&'static str, &'static str),
     /// Namespace.
     pub namespace: &'a str,
-    /// Name of the Deployment.
+    /// Name.
     pub name: &'a str,
     /// Its UID.
     pub uid: &'a str,
 }
 
-/// An event on a Deployment. `instance` names this process.
+/// An event on an object. `instance` names this process.
 pub fn event(about: About<'_>, instance: &str, warning: bool, reason: &str, message: &str) -> Event {
     let now = Timestamp::now();
-    let About { namespace, name, uid } = about;
+    let About { kind: (api_version, kind), namespace, name, uid } = about;
     let mut prefix = cut(name.to_owned(), 230);
     prefix.truncate(prefix.trim_end_matches(['.', '-']).len());
     Event {
@@ -41,8 +46,8 @@ pub fn event(about: About<'_>, instance: &str, warning: bool, reason: &str, mess
         reason: Some(reason.to_owned()),
         note: Some(cut(message.to_owned(), LONGEST)),
         regarding: Some(ObjectReference {
-            api_version: Some("apps/v1".to_owned()),
-            kind: Some("Deployment".to_owned()),
+            api_version: Some(api_version.to_owned()),
+            kind: Some(kind.to_owned()),
             namespace: Some(namespace.to_owned()),
             name: Some(name.to_owned()),
             uid: Some(uid.to_owned()),
@@ -60,7 +65,7 @@ mod tests {
 
     #[test]
     fn an_event_fits_whatever_it_says() {
-        let about = About { namespace: "ns", name: &"a".repeat(253), uid: "u" };
+        let about = About { kind: DEPLOYMENTS, namespace: "ns", name: &"a".repeat(253), uid: "u" };
         let made = event(about, &"i".repeat(500), true, "Held", &"ä".repeat(2000));
         assert!(made.note.unwrap().len() <= 1024);
         assert!(made.metadata.name.unwrap().len() <= 253);

@@ -57,6 +57,8 @@ pub struct Restart {
     pub name: String,
     /// UID.
     pub uid: String,
+    /// `metadata.resourceVersion`.
+    pub resource_version: String,
     /// `metadata.generation`.
     pub generation: i64,
     /// When it was created; whole seconds.
@@ -72,6 +74,8 @@ pub struct Restart {
 pub struct Subject {
     /// The Deployment.
     pub deployment: Deployment,
+    /// Kind and name of the object that controls it, such as `etcdcluster/main`.
+    pub controller: Option<String>,
     /// Is it settled?
     pub component: Component,
     /// Its ReplicaSets.

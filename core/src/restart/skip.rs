@@ -21,7 +21,7 @@ pub(super) fn why(spec: &RollingRestartSpec, restart: &Restart, subject: &Subjec
     if d.annotation(names::RESTARTS) == Some("never") {
         return Some((Reason::OptedOut, format!("its annotation {} is \"never\"", names::RESTARTS)));
     }
-    if let Some(owner) = &d.controller {
+    if let Some(owner) = &subject.controller {
         return Some((Reason::OwnedByOther, format!("{owner} controls it and would undo the change; restart that")));
     }
     if d.paused && !d.held() {

@@ -216,7 +216,6 @@ impl Sim {
             recreate: false,
             max_unavailable: None,
             max_surge: None,
-            controller: None,
             status: DeploymentStatus::default(),
         };
         let view = View { d: d.clone(), sets: vec![], pods: vec![], runs: vec![] };

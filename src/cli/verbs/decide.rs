@@ -178,7 +178,7 @@ fn patch(run: &Run, decision: &Decision) -> Result<json_patch::Patch, Failure> {
 }
 
 /// The user name that the API server knows.
-async fn whoami(connection: &Connection) -> Result<String, Failure> {
+pub async fn whoami(connection: &Connection) -> Result<String, Failure> {
     let api: Api<SelfSubjectReview> = Api::all(connection.client.clone());
     let review = api
         .create(&PostParams::default(), &SelfSubjectReview::default())

@@ -40,12 +40,13 @@ pub fn deployment(object: &Value) -> Deployment {
         min_ready_seconds: int_or_zero(spec, "minReadySeconds"),
         history_limit: int(spec, "revisionHistoryLimit").unwrap_or(10),
         recreate: text(strategy, "type") == "Recreate",
-        max_unavailable: max_unavailable(field(field(strategy, "rollingUpdate"), "maxUnavailable")),
+        max_unavailable: int_or_percent(field(field(strategy, "rollingUpdate"), "maxUnavailable")),
+        max_surge: int_or_percent(field(field(strategy, "rollingUpdate"), "maxSurge")),
         status: status(field(object, "status")),
     }
 }
 
-fn max_unavailable(value: &Value) -> Option<IntOrPercent> {
+fn int_or_percent(value: &Value) -> Option<IntOrPercent> {
     value
         .as_i64()
         .map(IntOrPercent::Int)

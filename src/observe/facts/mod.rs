@@ -8,5 +8,6 @@ pub mod json;
 pub mod pod;
 pub mod policy;
 pub mod replicaset;
+pub mod restart;
 pub mod run;
 pub mod workload;

@@ -39,7 +39,7 @@ const fn kind(
     Kind { group, version, plural, kind, namespaced, status, generation }
 }
 
-static KINDS: [Kind; 19] = [
+static KINDS: [Kind; 20] = [
     kind("apps", "v1", "deployments", "Deployment", (true, true, true)),
     kind("apps", "v1", "replicasets", "ReplicaSet", (true, true, true)),
     kind("", "v1", "pods", "Pod", (true, true, true)),
@@ -54,6 +54,7 @@ static KINDS: [Kind; 19] = [
     kind("", "v1", "resourcequotas", "ResourceQuota", (true, true, false)),
     kind("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", (true, true, true)),
     kind("interlock.dev", "v1alpha1", "hookpolicies", "HookPolicy", (true, true, true)),
+    kind("interlock.dev", "v1alpha1", "rollingrestarts", "RollingRestart", (true, true, true)),
     kind("interlock.dev", "v1alpha1", "hookruns", "HookRun", (true, true, true)),
     kind("events.k8s.io", "v1", "events", "Event", (true, false, false)),
     kind("coordination.k8s.io", "v1", "leases", "Lease", (true, false, false)),

@@ -17,8 +17,10 @@ pub struct Schema(Value);
 pub fn of(kind: &Kind) -> &'static Schema {
     static POLICIES: OnceLock<Schema> = OnceLock::new();
     static RUNS: OnceLock<Schema> = OnceLock::new();
+    static RESTARTS: OnceLock<Schema> = OnceLock::new();
     match kind.plural {
         "hookpolicies" => POLICIES.get_or_init(|| Schema::read(include_str!("../../../crds/hookpolicies.yaml"))),
+        "rollingrestarts" => RESTARTS.get_or_init(|| Schema::read(include_str!("../../../crds/rollingrestarts.yaml"))),
         _ => RUNS.get_or_init(|| Schema::read(include_str!("../../../crds/hookruns.yaml"))),
     }
 }
