@@ -115,7 +115,7 @@ fn parse_term(term: &str) -> Result<FieldTerm, String> {
     Ok(FieldTerm { field, equal, value: value.to_owned() })
 }
 
-/// Splits annotation `interlock.dev/after`: names of predecessors, separated by commas.
+/// Splits annotation `interlock.dev/after`: references to predecessors, separated by commas.
 pub fn parse_after(text: &str) -> Vec<String> {
     text.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }

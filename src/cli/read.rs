@@ -99,7 +99,8 @@ pub fn roles(namespace: &str) -> String {
     )
 }
 
-fn with_roles(failure: Failure, namespace: &str) -> Failure {
+/// The same failure, with how the right is got if that is what lacks.
+pub fn with_roles(failure: Failure, namespace: &str) -> Failure {
     if failure.forbidden {
         Failure { message: format!("{}; {}", failure.message, roles(namespace)), ..failure }
     } else {

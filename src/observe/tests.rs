@@ -1,10 +1,14 @@
 use std::sync::{Arc, Mutex};
 
-use interlock_core::{time::Time, world::RunState};
+use interlock_core::{
+    api::reference::{Reference, WorkloadKind},
+    time::Time,
+    world::{Predecessor, RunState, Standing},
+};
 use serde_json::{Value, json};
 
 use super::{
-    object::{BudgetKind, DeploymentKind, Object, PodKind, PolicyKind, ReplicaSetKind, RunKind},
+    object::{BudgetKind, DeploymentKind, Object, PodKind, PolicyKind, ReplicaSetKind, RunKind, StatefulSetKind},
     *,
 };
 
@@ -377,4 +381,118 @@ async fn nothing_that_arrives_makes_the_cache_panic() {
         f.watch::<BudgetKind>(odd);
     }
     assert!(f.observe.everything().len() <= 4);
+}
+
+fn owned(kind: &str, name: &str, version: u64, owner: &str, ready: bool) -> Value {
+    let mut pod = pod(name, "none", version);
+    pod["metadata"]["ownerReferences"] = json!([{"kind": kind, "name": owner, "uid": "o", "controller": true}]);
+    pod["metadata"]["labels"] = json!({"app": owner});
+    let status = if ready { "True" } else { "False" };
+    pod["status"]["conditions"] =
+        json!([{"type": "Ready", "status": status, "lastTransitionTime": "2026-01-01T00:00:07Z"}]);
+    pod
+}
+
+fn waiting_for(f: &Fixture, after: &str) -> Option<Predecessor> {
+    f.watch::<PolicyKind>(
+        json!({"metadata": metadata("p", 1, None), "spec": {"order": [{"name": "web", "after": [after]}]}}),
+    );
+    f.watch::<DeploymentKind>(deployment("web", 2, "v1", true));
+    f.world("web").components[&after.parse::<Reference>().unwrap()].clone()
+}
+
+fn pods_found(predecessor: Option<Predecessor>) -> (i64, i64, i64) {
+    let Some(Predecessor { standing: Standing::Pods(pods), leaving, .. }) = predecessor else { panic!() };
+    (pods.total, pods.ready, leaving)
+}
+
+/// Regressions 29 (jobset#1021: terminating or finished pods counted as current) and 30 (kubectl#1628: "done" while old pods
+/// still terminate).
+#[tokio::test(start_paused = true)]
+async fn regression_29_30_pods_by_label_or_owner_count_while_they_are_neither_terminating_nor_finished() {
+    for after in ["pods/app=main", "pods/owner=etcdcluster/main"] {
+        let f = Fixture::new();
+        let f = &f;
+        let again = || f.world("web").components.values().next().unwrap().clone();
+        assert_eq!(pods_found(waiting_for(f, after)), (0, 0, 0));
+        assert_eq!(f.watch::<PodKind>(owned("EtcdCluster", "x-1", 3, "main", true)), ["web"]);
+        assert_eq!(f.watch::<PodKind>(owned("EtcdCluster", "y", 4, "main", false)), ["web"]);
+        assert!(f.watch::<PodKind>(owned("EtcdCluster", "z", 5, "other", false)).is_empty());
+        assert_eq!(pods_found(again()), (2, 1, 0));
+        let mut leaving = owned("EtcdCluster", "y", 6, "main", false);
+        leaving["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:09Z");
+        assert_eq!(f.watch::<PodKind>(leaving.clone()), ["web"]);
+        assert_eq!(pods_found(again()), (1, 1, 1));
+        // A finished one is neither a pod nor one that is waited for.
+        leaving["status"]["phase"] = json!("Failed");
+        leaving["metadata"]["resourceVersion"] = json!("7");
+        assert_eq!(f.watch::<PodKind>(leaving.clone()), ["web"]);
+        assert_eq!(pods_found(again()), (1, 1, 0));
+        leaving["status"]["phase"] = json!("Running");
+        leaving["metadata"]["resourceVersion"] = json!("8");
+        f.watch::<PodKind>(leaving);
+        assert_eq!(pods_found(again()), (1, 1, 1));
+        let gone = Version { uid: "uid-y".into(), resource_version: "9".into() };
+        f.observe.forget::<PodKind>(&Key::new("ns", "y"), &gone, None);
+        assert_eq!(f.told(), ["web"]);
+        assert_eq!(pods_found(again()), (1, 1, 0));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_of_a_deployment_belong_to_its_own_owner_too() {
+    let f = Fixture::new();
+    let mut etcd = deployment("whatever", 3, "v1", false);
+    etcd["metadata"]["ownerReferences"] =
+        json!([{"kind": "EtcdCluster", "name": "main", "uid": "o", "controller": true}]);
+    f.watch::<DeploymentKind>(etcd);
+    f.watch::<ReplicaSetKind>(replica_set("whatever-1", "whatever", 4, "v1"));
+    f.watch::<PodKind>(pod("whatever-1-a", "whatever-1", 5));
+    let (total, _, _) = pods_found(waiting_for(&f, "pods/owner=etcdcluster/main"));
+    assert_eq!(total, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn other_kinds_are_unread_until_their_list_has_come_and_tell_what_waits() {
+    let f = Fixture::new();
+    assert!(f.observe.wanted.borrow().is_empty());
+    assert_eq!(waiting_for(&f, "statefulset/db").unwrap().standing, Standing::Unread);
+    assert!(f.observe.wanted.borrow().contains(&WorkloadKind::StatefulSet));
+    f.observe.with_mut(StatefulSetKind::begin);
+    let items = f.observe.with_mut(StatefulSetKind::finish);
+    assert_eq!(items, [Item::Deployment(Key::new("ns", "web"))]);
+    let now = || f.world("web").components.values().next().unwrap().clone();
+    assert!(now().is_none());
+    let set = json!({"metadata": metadata("db", 5, None), "spec": {"replicas": 1, "selector": {"matchLabels": {"app": "db"}}}, "status": {"readyReplicas": 1}});
+    assert_eq!(f.watch::<StatefulSetKind>(set), ["web"]);
+    f.watch::<PodKind>(owned("StatefulSet", "db-0", 6, "db", true));
+    let Standing::StatefulSet(found) = now().unwrap().standing else { panic!() };
+    assert_eq!((found.ready, found.changed), (1, Some("2026-01-01T00:00:07Z".parse().unwrap())));
+    let gone = Version { uid: "uid-db".into(), resource_version: "9".into() };
+    f.observe.forget::<StatefulSetKind>(&Key::new("ns", "db"), &gone, None);
+    assert_eq!(f.told(), ["web"]);
+    assert!(now().is_none());
+}
+
+/// Regression 27 (fluxcd, documentation): circular dependencies are never reported. Here through annotations and an order.
+#[tokio::test(start_paused = true)]
+async fn regression_27_a_circle_through_annotations_is_seen_and_its_end_is_told() {
+    let f = Fixture::new();
+    let with_after = |name: &str, version: u64, after: &str, held: bool| {
+        let mut d = deployment(name, version, "v1", held);
+        d["metadata"]["annotations"]["interlock.dev/after"] = json!(after);
+        d
+    };
+    f.watch::<PolicyKind>(
+        json!({"metadata": metadata("p", 1, None), "spec": {"order": [{"name": "web", "after": ["b"]}]}}),
+    );
+    f.watch::<DeploymentKind>(deployment("web", 2, "v1", true));
+    f.watch::<DeploymentKind>(with_after("b", 3, "c", true));
+    assert!(f.world("web").cycle.is_empty());
+    f.watch::<DeploymentKind>(with_after("c", 4, "deployment/web", false));
+    assert_eq!(f.world("web").cycle, ["web", "b", "c", "web"]);
+    assert_eq!(f.world("b").cycle, ["b", "c", "web", "b"]);
+    // web does not wait for c, but what c says has a say in its circle.
+    assert!(f.watch::<DeploymentKind>(with_after("c", 5, "", false)).contains(&"web".to_owned()));
+    assert!(f.world("web").cycle.is_empty());
 }

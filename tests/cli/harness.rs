@@ -151,7 +151,7 @@ pub(crate) fn image(deployment: &Value) -> &str {
     deployment["spec"]["template"]["spec"]["containers"][0]["image"].as_str().unwrap()
 }
 
-fn deployment(name: &str, replicas: i64) -> Value {
+pub(crate) fn deployment(name: &str, replicas: i64) -> Value {
     json!({
         "metadata": {"name": name},
         "spec": {

@@ -4,5 +4,6 @@
 mod controller;
 mod harness;
 
+mod order;
 mod process;
 mod verbs;

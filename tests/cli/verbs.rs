@@ -134,7 +134,8 @@ async fn a_user_without_rights_is_told_which_are_missing() {
     for verb in ["explain", "wait", "undo", "abort"] {
         let got = ended(PLUGIN, &args(verb)).await;
         assert_eq!(got.code, Some(5), "{got:?}");
-        assert!(got.err.contains("cannot get resource"), "{got:?}");
+        let right = if verb == "wait" { "cannot watch resource" } else { "cannot get resource" };
+        assert!(got.err.contains(right), "{got:?}");
     }
 }
 

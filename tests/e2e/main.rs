@@ -17,6 +17,8 @@ mod failures;
 mod hooks;
 mod jobs;
 mod killed;
+mod order;
+mod order_kinds;
 mod random;
 mod scenarios;
 mod semantics;

@@ -7,7 +7,7 @@ pub const VERSION: &str = "v1alpha1";
 
 /// Deployment: hooks without a HookPolicy (a YAML list of hooks).
 pub const HOOKS: &str = "interlock.dev/hooks";
-/// Deployment: names of predecessors, comma separated.
+/// Deployment: what it waits for (see [`super::reference::Reference`]), comma separated.
 pub const AFTER: &str = "interlock.dev/after";
 /// Deployment: name of the HookPolicy that governs it.
 pub const POLICY: &str = "interlock.dev/policy";

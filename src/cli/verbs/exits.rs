@@ -104,6 +104,7 @@ mod tests {
             (stalled("HookFailed"), "retry; resume; skip --hook smoke; abort; undo"),
             (stalled("BudgetImpossible"), "retry; resume; skip --gate budget; abort; undo"),
             (stalled("HoldTooLong"), "retry; resume; abort; undo"),
+            (stalled("GateTimeout"), "retry; resume; skip --gate order; abort; undo"),
             (
                 stalled("NotInPlace"),
                 "allow new pods in HookPolicy order (spec.update.strategy: InPlaceIfPossible), then: retry; resume; abort; undo",
@@ -128,7 +129,7 @@ mod tests {
             let skip = match reason.as_str() {
                 "HookFailed" | "HookRunning" | "HookBackoff" | "Approval" => Some("skip --hook smoke"),
                 "Budget" | "BudgetImpossible" => Some("skip --gate budget"),
-                "Predecessor" | "OrderCycle" => Some("skip --gate order"),
+                "Predecessor" | "OrderCycle" | "GateTimeout" => Some("skip --gate order"),
                 _ => None,
             };
             assert_eq!(ways.split("; ").find(|way| way.starts_with("skip")), skip, "{reason:?}: {ways}");

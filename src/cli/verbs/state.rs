@@ -5,6 +5,7 @@ use interlock_core::{
         condition::Status,
         names,
         policy::Strategy,
+        reference::Reference,
         run::{Outcome, Way, WayKind},
     },
     reason::Reason,
@@ -129,8 +130,11 @@ pub fn invalid(deployment: &Deployment) -> Option<(String, String)> {
 
 /// What is wrong with the Deployment's own annotation, as it stands now.
 pub fn own_invalid(deployment: &Deployment) -> Option<String> {
-    let why = deployment.own_hooks.as_ref()?.as_ref().err()?;
-    Some(format!("annotation {}: {why}", names::HOOKS))
+    if let Some(Err(why)) = &deployment.own_hooks {
+        return Some(format!("annotation {}: {why}", names::HOOKS));
+    }
+    let why = deployment.own_after.iter().flatten().find_map(|text| text.parse::<Reference>().err())?;
+    Some(format!("annotation {}: {why}", names::AFTER))
 }
 
 /// The way of a run, for people.

@@ -262,12 +262,12 @@ mod tests {
         ];
         let drawn = text(&Tree { nodes, cycles: Vec::new() }, "storage");
         let expected = [
-            "COMPONENT               STATE         WAITS FOR",
-            "etcd                    Settled       -",
-            "├─ chunkserver          Predecessor   blocked by mds: why",
-            "│  └─ snapshotclone     Missing       blocked by chunkserver: why",
-            "└─ mds                  Updating      why",
-            "   └─ chunkserver       Predecessor   drawn above",
+            "COMPONENT             STATE         WAITS FOR",
+            "etcd                  Settled       -",
+            "├─ chunkserver        Predecessor   blocked by mds: why",
+            "│  └─ snapshotclone   Missing       blocked by chunkserver: why",
+            "└─ mds                Updating      why",
+            "   └─ chunkserver     Predecessor   drawn above",
         ];
         assert_eq!(drawn.lines().collect::<Vec<_>>(), expected, "\n{drawn}");
     }

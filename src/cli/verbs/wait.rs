@@ -9,9 +9,9 @@ use crate::{
     cli::{
         connect::Connection,
         exit::{Exit, Failure},
-        output,
+        output, read,
     },
-    observe::object::{DaemonSetKind, DeploymentKind, JobKind, Kind, Object, StatefulSetKind},
+    observe::object::{DaemonSetKind, DeploymentKind, JobKind, Kind, Object, RunKind, StatefulSetKind},
     wait::{self, Error, For, Options, Outcome},
 };
 
@@ -114,7 +114,7 @@ pub async fn run(connection: &Connection, args: &WaitArgs) -> Result<Exit, Failu
     };
     let tell = |target: &Reference, what: &str| eprintln!("Waiting for {}: {what}", Shown(target));
     let outcome = wait::wait(&connection.client, &connection.namespace, &targets, options, tell).await;
-    match outcome.map_err(|error| unknown(&error))? {
+    match outcome.map_err(|error| unknown(&error, &connection.namespace))? {
         Outcome::Ready(hows) => {
             for (target, how) in targets.iter().zip(hows) {
                 output::print(&format!("{} {how}\n", Shown(target)));
@@ -133,9 +133,12 @@ pub async fn run(connection: &Connection, args: &WaitArgs) -> Result<Exit, Failu
     }
 }
 
-fn unknown(error: &Error) -> Failure {
+fn unknown(error: &Error, namespace: &str) -> Failure {
     match error {
-        Error::Refused { resource, source } => Failure::request(&format!("watch {resource}"), source),
+        Error::Refused { resource, source } => {
+            let failure = Failure::request(&format!("watch {resource}"), source);
+            if *resource == RunKind::PLURAL { read::with_roles(failure, namespace) } else { failure }
+        }
         Error::Read(error) => Failure::error(error.to_string()),
     }
 }

@@ -19,7 +19,7 @@ pub fn own_hooks(annotations: &BTreeMap<String, String>) -> Option<Result<Vec<Ho
     Some(annotation::hooks(text).map_err(|why| cut(why, LONGEST)))
 }
 
-/// Annotation [`names::AFTER`]: names of predecessors, comma separated.
+/// Annotation [`names::AFTER`]: references to predecessors, comma separated.
 pub fn own_after(annotations: &BTreeMap<String, String>) -> Option<Vec<String>> {
     annotations.get(names::AFTER).map(|text| parse_after(text))
 }
