@@ -9,10 +9,12 @@ use super::{
     connect::{ClusterArgs, Connection},
     exit::{self, Exit, Failure},
     output::{self, Format, Structured},
-    target::Target,
+    target::{Decidable, Target},
     verbs::{
         decide::{self, About, Choice, Gate, Skip},
-        explain, history, status, tree, undo, wait,
+        explain, history,
+        restart::{self, RestartArgs},
+        status, tree, undo, wait,
     },
 };
 
@@ -52,8 +54,8 @@ enum Verb {
     },
     /// Tells where an update stands, what it waits for, until when, and how to go on: the planner's own report
     Explain {
-        #[arg(value_name = "deploy/NAME")]
-        target: Target,
+        #[arg(value_name = "deploy/NAME|restart/NAME")]
+        target: Decidable,
         /// Absent: for people
         #[arg(short, long, value_enum)]
         output: Option<Structured>,
@@ -100,6 +102,8 @@ enum Verb {
         #[command(flatten)]
         decision: DecisionArgs,
     },
+    /// Restarts the Deployments of the namespace one after the other, or changes a sidecar of theirs in place
+    Restart(Box<RestartArgs>),
     /// Writes the earlier template back to the Deployment, also while it is held
     Undo {
         #[arg(value_name = "deploy/NAME")]
@@ -130,8 +134,11 @@ enum Verb {
 
 #[derive(Debug, clap::Args)]
 struct DecisionArgs {
-    #[arg(value_name = "deploy/NAME")]
-    target: Target,
+    #[arg(value_name = "deploy/NAME|restart/NAME")]
+    target: Decidable,
+    /// Of a RollingRestart: only this Deployment
+    #[arg(long, value_name = "NAME")]
+    deployment: Option<Target>,
     /// Why; kept in the run
     #[arg(long, value_name = "TEXT", value_parser = reason)]
     reason: Option<String>,
@@ -150,7 +157,11 @@ impl Plugin {
                 status::run(&connect.await?, target.as_ref(), all_namespaces, output).await
             }
             Verb::Explain { target, output } => {
-                explain::run(&connect.await?, &target, output.map_or(Format::Table, Format::from)).await
+                let format = output.map_or(Format::Table, Format::from);
+                match target {
+                    Decidable::Deployment(target) => explain::run(&connect.await?, &target, format).await,
+                    Decidable::Restart(name) => restart::explain(&connect.await?, &name, format).await,
+                }
             }
             Verb::Wait(args) => wait::run(&connect.await?, &args).await,
             Verb::Tree { output } => tree::run(&connect.await?, output.map_or(Format::Table, Format::from)).await,
@@ -166,6 +177,7 @@ impl Plugin {
                 };
                 decide(connect.await?, decision, Choice::Skip(skip)).await
             }
+            Verb::Restart(args) => restart::run(&connect.await?, &args).await,
             Verb::Undo { target, to_revision } => undo::run(&connect.await?, &target, to_revision).await,
             Verb::History { target } => history::run(&connect.await?, &target).await,
             Verb::Install(args) => install(&cluster, namespace.as_deref(), &args).await,
@@ -186,8 +198,26 @@ impl Plugin {
 }
 
 async fn decide(connection: Connection, args: DecisionArgs, choice: Choice) -> Result<Exit, Failure> {
-    let DecisionArgs { target, reason } = args;
-    decide::run(&connection, &target, &choice, reason.as_deref()).await
+    let DecisionArgs { target, deployment, reason } = args;
+    match (target, deployment) {
+        (Decidable::Deployment(target), None) => decide::run(&connection, &target, &choice, reason.as_deref()).await,
+        (Decidable::Deployment(_), Some(_)) => Err(Failure::usage("--deployment is for restart/NAME")),
+        (Decidable::Restart(name), deployment) => {
+            let deployment = deployment.as_ref().map(|target| target.0.as_str());
+            let action = match choice {
+                Choice::Resume => restart::Action::Resume,
+                Choice::Retry(about) if about.is_empty() => restart::Action::Resume,
+                Choice::Skip(Skip::Current) => restart::Action::Skip,
+                Choice::Abort => restart::Action::Abort,
+                Choice::Approve(_) | Choice::Retry(_) | Choice::Skip(_) => {
+                    return Err(Failure::usage(
+                        "a RollingRestart has no hooks and gates: resume, skip or abort it, of one Deployment with --deployment",
+                    ));
+                }
+            };
+            restart::decide(&connection, &name, action, deployment, reason.as_deref()).await
+        }
+    }
 }
 
 fn reason(text: &str) -> Result<String, String> {

@@ -6,6 +6,7 @@ pub mod explain;
 #[cfg(test)]
 pub(crate) mod fixture;
 pub mod history;
+pub mod restart;
 pub mod state;
 pub mod status;
 pub mod tables;

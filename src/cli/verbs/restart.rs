@@ -75,7 +75,7 @@ pub struct RestartArgs {
     #[arg(long)]
     wait: bool,
     /// How long to follow it, such as 90s, 5m or 1h30m
-    #[arg(long, default_value = "24h", value_parser = super::super::plugin::timeout)]
+    #[arg(long, default_value = "24h", value_parser = crate::cli::plugin::timeout)]
     timeout: Duration,
 }
 
@@ -99,15 +99,16 @@ fn labels(text: &str) -> Result<BTreeMap<String, String>, String> {
 impl RestartArgs {
     fn spec(&self) -> RollingRestartSpec {
         RollingRestartSpec {
-            selector: self
-                .selector
-                .clone()
-                .map(|match_labels| Selector { match_labels, ..Selector::default() }),
+            selector: self.selector.clone().map(|match_labels| Selector { match_labels, ..Selector::default() }),
             sidecars: self.sidecar.clone(),
             skip_when: self.skip_image.clone(),
             mark: self.kubectl_mark.then_some(Mark::Kubectl),
             allow_downtime: self.allow_downtime,
-            disruption_budgets: if self.ignore_budgets { DisruptionBudgets::Ignore } else { DisruptionBudgets::Respect },
+            disruption_budgets: if self.ignore_budgets {
+                DisruptionBudgets::Ignore
+            } else {
+                DisruptionBudgets::Respect
+            },
             pause_seconds: self.pause,
             max_concurrent: self.max_concurrent,
             settle_seconds: 2,

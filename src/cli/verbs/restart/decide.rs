@@ -73,7 +73,9 @@ fn check(restart: &RollingRestart, action: RestartAction, deployment: Option<&st
         return Err(Failure::failed(format!("rollingrestart/{name} has not begun; to end it, delete it")));
     };
     if status.ended_at.is_some() {
-        return Err(Failure::failed(format!("rollingrestart/{name} has ended; make a new one: kubectl interlock restart")));
+        return Err(Failure::failed(format!(
+            "rollingrestart/{name} has ended; make a new one: kubectl interlock restart"
+        )));
     }
     let named = |t: &interlock_core::api::restart::Target| deployment.is_none_or(|d| t.name == d);
     if !status.targets.iter().any(named) {
@@ -83,9 +85,10 @@ fn check(restart: &RollingRestart, action: RestartAction, deployment: Option<&st
     let possible = match action {
         RestartAction::Abort => true,
         RestartAction::Resume => status.targets.iter().any(|t| named(t) && t.state == TargetState::Failed),
-        RestartAction::Skip => status.targets.iter().any(|t| {
-            named(t) && (t.state == TargetState::Failed || deployment.is_some() && !t.state.over())
-        }),
+        RestartAction::Skip => status
+            .targets
+            .iter()
+            .any(|t| named(t) && (t.state == TargetState::Failed || deployment.is_some() && !t.state.over())),
     };
     if possible {
         return Ok(());

@@ -71,7 +71,7 @@ pub async fn explain(connection: &Connection, name: &str, format: Format) -> Res
     let restart = restart.map_err(|e| Failure::request(&format!("read rollingrestart/{name}"), &e))?;
     let text = match output::structured(format, &restart)? {
         Some(text) => text,
-        None => table(&restart, crate::cli::now()),
+        None => table(&restart, output::now()),
     };
     output::print(&text);
     Ok(Exit::Ok)
@@ -121,7 +121,10 @@ mod tests {
         assert_eq!(verdict(stalled.status.as_ref().unwrap()), Some(Exit::Failed));
         assert_eq!(end(&stalled), "rollingrestart/r: RestartFailed: Deployment b failed\n");
         let text = table(&stalled, Time(0));
-        assert!(text.contains("b            Failed   -         -          PodFailing   container c: ErrImagePull"), "{text}");
+        assert!(
+            text.contains("b            Failed   -         -          PodFailing   container c: ErrImagePull"),
+            "{text}"
+        );
         assert_eq!(verdict(restart(json!({})).status.as_ref().unwrap()), None);
         let over = json!({"endedAt": "2026-01-01T00:00:00Z", "conditions": [{"type": "Succeeded", "status": "True",
             "reason": "Succeeded", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]});
