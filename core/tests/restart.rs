@@ -247,7 +247,8 @@ fn change(pod: &mut Pod, patch: &Value) {
             let index: usize = path.split('/').nth(3).unwrap().parse().unwrap();
             pod.containers[index].image = operation["value"].as_str().unwrap().into();
         }
-        let record = if path == "/metadata/annotations" { &operation["value"][names::UPDATE] } else { &operation["value"] };
+        let record =
+            if path == "/metadata/annotations" { &operation["value"][names::UPDATE] } else { &operation["value"] };
         if path.starts_with("/metadata/annotations") && operation["op"] != "test" && record.is_string() {
             pod.baseline = serde_json::from_str(record.as_str().unwrap()).unwrap();
         }

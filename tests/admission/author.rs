@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::place::{Place, refusal, until};
 
-fn rule(group: &str, resource: &str, verb: &str) -> Value {
+pub(crate) fn rule(group: &str, resource: &str, verb: &str) -> Value {
     json!({"apiGroups": [group], "resources": [resource], "verbs": [verb]})
 }
 
@@ -26,7 +26,7 @@ fn base() -> Vec<Value> {
 }
 
 /// A user with these rights in the place, known to the API server.
-async fn user(place: &Place, name: &str, rules: &[Value]) -> Client {
+pub(crate) async fn user(place: &Place, name: &str, rules: &[Value]) -> Client {
     let role: Role = serde_json::from_value(json!({"metadata": {"name": name}, "rules": rules})).unwrap();
     let binding: RoleBinding = serde_json::from_value(json!({
         "metadata": {"name": name},

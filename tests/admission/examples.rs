@@ -52,17 +52,22 @@ async fn every_example_is_accepted_and_every_kind_and_phase_has_one() {
     for file in files() {
         let file_name = file.display();
         for object in serde_saphyr::from_multiple::<Value>(&std::fs::read_to_string(&file).unwrap()).unwrap() {
-            let path = match object["kind"].as_str().unwrap() {
-                "HookPolicy" => "interlock.dev/v1alpha1/namespaces",
-                "Deployment" => "apps/v1/namespaces",
+            let (group, plural) = match object["kind"].as_str().unwrap() {
+                "HookPolicy" => ("interlock.dev/v1alpha1", "hookpolicies"),
+                "RollingRestart" => ("interlock.dev/v1alpha1", "rollingrestarts"),
+                "Deployment" => ("apps/v1", "deployments"),
                 other => panic!("{file_name}: {other}"),
             };
-            let plural = if path.starts_with("apps") { "deployments" } else { "hookpolicies" };
-            let path = format!("/apis/{path}/{}/{plural}?dryRun=All&fieldValidation=Strict", place.namespace);
+            let path =
+                format!("/apis/{group}/namespaces/{}/{plural}?dryRun=All&fieldValidation=Strict", place.namespace);
             let answer = place.raw(&place.admin, "POST", &path, "application/json", &object).await;
             let (_, stored) = answer.unwrap_or_else(|error| panic!("{file_name}: {error}"));
             tally.points(1);
-            let hooks = if plural == "hookpolicies" {
+            let hooks = if plural == "rollingrestarts" {
+                let spec = serde_json::from_value(stored["spec"].clone()).unwrap();
+                assert_eq!(validate::restart(&spec), [], "{file_name}");
+                Vec::new()
+            } else if plural == "hookpolicies" {
                 let spec: HookPolicySpec = serde_json::from_value(stored["spec"].clone()).unwrap();
                 assert_eq!(validate::policy(&spec), [], "{file_name}");
                 spec.hooks

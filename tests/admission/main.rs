@@ -10,4 +10,5 @@ mod guards;
 mod hold;
 mod marks;
 mod place;
+mod restarts;
 mod sticky;

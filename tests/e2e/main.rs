@@ -20,6 +20,7 @@ mod killed;
 mod order;
 mod order_kinds;
 mod random;
+mod restart;
 mod scenarios;
 mod semantics;
 mod steps;

@@ -22,7 +22,7 @@ pub async fn prepare(cluster: &Cluster, options: &InstallOptions) {
         json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "e2e-dev"}, "rules": [
             {"apiGroups": ["apps"], "resources": ["*"], "verbs": ["*"]},
             {"apiGroups": [""], "resources": ["pods"], "verbs": ["*"]},
-            {"apiGroups": ["interlock.dev"], "resources": ["hookpolicies"], "verbs": ["*"]},
+            {"apiGroups": ["interlock.dev"], "resources": ["hookpolicies", "rollingrestarts"], "verbs": ["*"]},
         ]}),
         json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "e2e-dev"},
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "e2e-dev"},
