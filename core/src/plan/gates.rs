@@ -102,7 +102,8 @@ impl Planner<'_> {
             old_pods_gone: settings.old_pods == OldPods::Wait,
         };
         let mut waits = Vec::new();
-        for text in settings.after.iter().filter(|text| self.still_named(text)) {
+        let named: Vec<&String> = settings.after.iter().filter(|text| self.still_named(text)).collect();
+        for text in named {
             let reference: Reference = match text.parse() {
                 Ok(reference) => reference,
                 Err(why) => {
