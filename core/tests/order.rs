@@ -393,3 +393,18 @@ fn regression_28_a_fix_is_not_blocked_by_what_it_mends() {
     sim.settle();
     assert!(images(&sim).iter().all(|image| image == "app:v2"));
 }
+
+#[test]
+fn what_is_taken_out_of_the_order_is_waited_for_no_longer() {
+    let mut sim = Sim::new(1, 2, "app:v1", ordered(&["db"], json!({})));
+    turns(&mut sim, 20);
+    assert_eq!(waits_for(&mut sim), "Predecessor");
+    let kept = sim.policies.clone();
+    sim.policies = Vec::new();
+    turns(&mut sim, 20);
+    assert_eq!(waits_for(&mut sim), "Predecessor", "a policy that is gone lets nothing go");
+    sim.policies = kept;
+    sim.policies[0].spec = Ok(policy_with(json!({"order": [{"name": "web"}]})));
+    sim.settle();
+    assert_eq!(sim.pods.len(), 2);
+}

@@ -60,16 +60,22 @@ pub struct Options {
     pub wait_for: For,
     /// For all targets together; zero: look once. `None`: without end.
     pub timeout: Option<Duration>,
-    /// A settled target must also have been quiet for so long; counted in whole seconds.
+    /// A settled target must also have been quiet for so long; counted in whole seconds. With zero a container that crashes
+    /// again and again without a readiness probe passes between two crashes.
     pub settle: Duration,
     /// What is waited for is told again after so long, also if it is still the same. Nothing else depends on it.
     pub interval: Option<Duration>,
 }
 
 impl Default for Options {
-    /// Until settled, for five minutes.
+    /// Until settled, and quiet for two seconds as an order asks by default, for five minutes.
     fn default() -> Self {
-        Self { wait_for: For::Settled, timeout: Some(Duration::from_mins(5)), settle: Duration::ZERO, interval: None }
+        Self {
+            wait_for: For::Settled,
+            timeout: Some(Duration::from_mins(5)),
+            settle: Duration::from_secs(2),
+            interval: None,
+        }
     }
 }
 

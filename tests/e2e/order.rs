@@ -250,8 +250,11 @@ async fn without_the_same_release_a_successor_that_is_written_first_goes_first()
     let env = ordered("order-any", chain()).await;
     for version in ["v1", "v2", "v3"] {
         for name in FOUR.iter().rev() {
+            let runs = env.runs(name).await.len();
             env.apply(release(name, version)).await;
             if version != "v1" {
+                // The run of before has succeeded, too.
+                env.until("a run begins", 20, || async { env.runs(name).await.len() > runs }).await;
                 env.ended(name, "Succeeded").await;
             }
         }

@@ -3,6 +3,7 @@
 use super::{Flow, GO, Planner, STOP, State};
 use crate::{
     api::{
+        names,
         policy::{Failure, OldPods, OnDelete, OnGateTimeout},
         reference::Reference,
         run::{Stall, StepOutcome, WayKind},
@@ -101,7 +102,8 @@ impl Planner<'_> {
             old_pods_gone: settings.old_pods == OldPods::Wait,
         };
         let mut waits = Vec::new();
-        for text in &settings.after {
+        let named: Vec<&String> = settings.after.iter().filter(|text| self.still_named(text)).collect();
+        for text in named {
             let reference: Reference = match text.parse() {
                 Ok(reference) => reference,
                 Err(why) => {
@@ -121,6 +123,29 @@ impl Planner<'_> {
             waits.push(format!("{} wait for each other", self.w.cycle.join(" -> ")));
         }
         waits
+    }
+
+    /// Is this still to be waited for? What was taken out of the order and of the annotation since the run began is not: that is
+    /// how a circle or a name that never comes is put right. An annotation that is gone altogether says nothing, since an undo
+    /// drops it; neither does a policy that is gone.
+    fn still_named(&self, text: &str) -> bool {
+        let Some(run) = self.run else { return true };
+        let named = |after: &[String]| {
+            after.iter().any(|other| other.parse::<Reference>().map_or(other == text, |r| r.to_string() == text))
+        };
+        let of_policy = self.own_policy().map(|policy| {
+            // One that cannot be read lets nothing go.
+            policy.spec.as_ref().map_or(true, |spec| {
+                spec.order.iter().any(|component| component.name == self.d.name && named(&component.after))
+            })
+        });
+        let of_annotation = self.d.own_after.as_deref().map(named);
+        match (of_policy, of_annotation) {
+            (Some(policy), Some(annotation)) => policy || annotation,
+            (Some(policy), None) => policy || run.spec.settings.restore.contains_key(names::AFTER),
+            (None, Some(annotation)) => annotation || run.spec.policy.is_some(),
+            (None, None) => true,
+        }
     }
 
     /// A run that stalled because its predecessors were late goes on when they have settled after all: nothing was touched.

@@ -209,7 +209,7 @@ fn text(tree: &Tree, namespace: &str) -> String {
         .collect();
     let mut text = output::table(&["COMPONENT", "STATE", "WAITS FOR"], &lines);
     for path in &tree.cycles {
-        text += &format!("Circle: {}; take one `after` away.\n", path.join(" -> "));
+        text.extend(["Circle: ", &path.join(" -> "), "; take one `after` away.\n"]);
     }
     text
 }

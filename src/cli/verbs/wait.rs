@@ -31,8 +31,8 @@ pub struct WaitArgs {
     /// For all of them together, such as 90s, 5m or 1h30m; 0: look once
     #[arg(long, default_value = "5m", value_parser = crate::cli::plugin::timeout)]
     timeout: Duration,
-    /// What has settled must also have been quiet for so long
-    #[arg(long, default_value = "0s", value_name = "TIME", value_parser = crate::cli::plugin::timeout)]
+    /// What has settled must also have been quiet for so long, or a crash loop passes between two crashes
+    #[arg(long, default_value = "2s", value_name = "TIME", value_parser = crate::cli::plugin::timeout)]
     settle: Duration,
     /// Repeats the line about what is waited for after so long. Nothing else: the waiting is done by watches
     #[arg(long, value_name = "TIME", value_parser = crate::cli::plugin::timeout)]
