@@ -81,7 +81,7 @@ test-cluster: tools-check cluster-binaries node-binaries ## On real control plan
 	@cargo test --locked --package interlock --test '*' -- --test-threads=$(THREADS)
 
 .PHONY: test-long
-test-long: tools-check tally-clear cluster-binaries test-long-all tally ## The long forms: 10,000 simulated stories, every state of the models; on a real control plane 300 random users, every pair of write and trouble, death of the process at every write, 20 runs per late watch
+test-long: tools-check tally-clear cluster-binaries test-long-all tally ## The long forms: 10,000 simulated stories, the models walked 80 times as far; on a real control plane 300 random users, every pair of write and trouble, death of the process at every write, 20 runs per late watch
 
 .PHONY: test-long-all
 test-long-all:
@@ -89,7 +89,7 @@ test-long-all:
 	@STORIES=10000 cargo test --locked --release --package interlock-core --features schema --test fuzz -- --nocapture
 	$(call say,in process)
 	@INTERLOCK_LONG=1 cargo test --locked --package inproc -- --nocapture
-	$(call say,every state of the models)
+	$(call say,models)
 	@INTERLOCK_LONG=1 cargo test --locked --package interlock-core --features schema --test model -- --nocapture --test-threads=1
 	$(call say,on a real control plane)
 	@INTERLOCK_LONG=1 SEEDS=1..301 cargo test --locked --package interlock --test e2e -- --nocapture random:: crashes:: killed:: watches:: two::
