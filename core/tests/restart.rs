@@ -413,10 +413,13 @@ fn r41_a_mark_that_is_taken_away_is_told_and_not_written_again() {
     assert_eq!(template["metadata"]["annotations"][names::RESTART], "request");
 }
 
+/// Reason, spec, and what is done to the Deployment before.
+type Skipped = (&'static str, &'static str, fn(&mut Subject));
+
 /// knative/serving#14705 (regressions.md 43), and everybody else who is left as they are.
 #[test]
 fn r43_who_is_skipped_and_why() {
-    let cases: [(&str, &str, fn(&mut Subject)); 9] = [
+    let cases: [Skipped; 9] = [
         ("OwnedByOther", "{}", |s| s.controller = Some("revision/x".into())),
         ("Paused", "{}", |s| s.deployment.paused = true),
         ("ScaledToZero", "{}", |s| s.deployment.replicas = 0),

@@ -24,7 +24,7 @@ fn restart(name: &str, spec: &Value) -> DynamicObject {
     .unwrap()
 }
 
-fn why(error: kube::Error) -> String {
+fn refused(error: kube::Error) -> String {
     match error {
         kube::Error::Api(status) => status.message.clone(),
         other => panic!("a refusal was expected: {other}"),
@@ -32,7 +32,7 @@ fn why(error: kube::Error) -> String {
 }
 
 async fn create(client: &Client, place: &Place, name: &str, spec: Value) -> Result<DynamicObject, String> {
-    api(client, place).create(&PostParams::default(), &restart(name, &spec)).await.map_err(why)
+    api(client, place).create(&PostParams::default(), &restart(name, &spec)).await.map_err(refused)
 }
 
 #[tokio::test]
@@ -58,7 +58,7 @@ async fn who_may_not_patch_deployments_restarts_none_and_who_may_not_patch_pods_
     let decide = |client: &Client, by: &str, id: &str| {
         let (api, patch) =
             (api(client, &place), json!({"spec": {"decisions": [{"id": id, "action": "Abort", "by": by}]}}));
-        async move { api.patch("a", &PatchParams::default(), &Patch::Merge(patch)).await.map_err(why) }
+        async move { api.patch("a", &PatchParams::default(), &Patch::Merge(patch)).await.map_err(refused) }
     };
     assert!(decide(&nobody, "restarts-only", "1").await.unwrap_err().contains("patch deployments.apps"));
     assert!(decide(&editor, "somebody-else", "1").await.unwrap_err().contains("must carry by: edits-deployments"));
@@ -67,7 +67,8 @@ async fn who_may_not_patch_deployments_restarts_none_and_who_may_not_patch_pods_
 
     // Nothing else is changed afterwards, by administrators neither.
     let change = json!({"spec": {"pauseSeconds": 1}});
-    let why = api(&place.admin, &place).patch("a", &PatchParams::default(), &Patch::Merge(change)).await.map_err(why);
+    let why =
+        api(&place.admin, &place).patch("a", &PatchParams::default(), &Patch::Merge(change)).await.map_err(refused);
     assert!(why.unwrap_err().contains("only spec.decisions"), "the spec was changed");
     let labels = json!({"metadata": {"labels": {"a": "b"}}});
     api(&editor, &place).patch("a", &PatchParams::default(), &Patch::Merge(labels)).await.unwrap();
@@ -77,8 +78,10 @@ async fn who_may_not_patch_deployments_restarts_none_and_who_may_not_patch_pods_
     let mut rules = own();
     rules.extend([rule("interlock.dev", "rollingrestarts/status", "*"), rule("apps", "deployments", "patch")]);
     let reporter = user(&place, "writes-status", &rules).await;
-    let why =
-        api(&reporter, &place).patch_status("a", &PatchParams::default(), &Patch::Merge(&status)).await.map_err(why);
+    let why = api(&reporter, &place)
+        .patch_status("a", &PatchParams::default(), &Patch::Merge(&status))
+        .await
+        .map_err(refused);
     assert!(why.unwrap_err().contains("by the controller only"), "the status was changed");
 }
 
