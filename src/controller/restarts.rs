@@ -62,13 +62,13 @@ pub(super) async fn pass(shared: &Shared, key: &Key) -> Result<Outcome, Error> {
     let carried_out = carry_out(shared, key, &world.restart, made, &mut memory.refusals).await;
     memories().insert(key.clone(), memory);
     match carried_out {
-        Ok(true) => Ok(Outcome::Again),
+        // A race that was lost is planned again at once.
+        Ok(true) | Err(Failure::Lost { .. }) => Ok(Outcome::Again),
         Ok(false) => {
             let millis = wake.map(|at| u64::try_from(at.millis_since(shared.clock.now())).unwrap_or(0));
             Ok(Outcome::Done(millis.map(Duration::from_millis)))
         }
         Err(Failure::Fenced) => Err(Error::Fenced),
-        Err(Failure::Lost { .. }) => Ok(Outcome::Again),
         Err(Failure::Transient { what, message, retry_after }) => {
             tracing::warn!(restart = %key, what, message, "a write failed; trying again");
             Ok(Outcome::Failed { retry_after })

@@ -28,6 +28,7 @@ use crate::{
 
 /// What a restart is to be like.
 #[derive(Clone, Debug, clap::Args)]
+#[allow(clippy::struct_excessive_bools, reason = "switches of a command line")]
 pub struct RestartArgs {
     /// Only Deployments with these labels, such as app=web,tier=front. Absent: all of the namespace
     #[arg(short = 'l', long, value_name = "LABELS", value_parser = labels)]

@@ -84,10 +84,8 @@ fn table(restart: &RollingRestart, now: Time) -> String {
             restart.name_any()
         );
     };
-    let mut text = end(restart);
-    if let Some(wait) = &status.waiting_for {
-        text += &format!("Waits for: {} (for {})\n", wait.what, age(wait.since, now));
-    }
+    let wait = status.waiting_for.as_ref();
+    let waits = wait.map_or_else(String::new, |w| format!("Waits for: {} (for {})\n", w.what, age(w.since, now)));
     let rows: Vec<Vec<String>> = status
         .targets
         .iter()
@@ -97,8 +95,8 @@ fn table(restart: &RollingRestart, now: Time) -> String {
             vec![t.name.clone(), state, at(t.started_at), at(t.finished_at), t.reason.clone(), t.message.clone()]
         })
         .collect();
-    text += "\n";
-    text + &output::table(&["DEPLOYMENT", "STATE", "STARTED", "FINISHED", "REASON", "WHY"], &rows)
+    let table = output::table(&["DEPLOYMENT", "STATE", "STARTED", "FINISHED", "REASON", "WHY"], &rows);
+    format!("{}{waits}\n{table}", end(restart))
 }
 
 #[cfg(test)]
@@ -107,7 +105,7 @@ mod tests {
 
     use super::*;
 
-    fn restart(status: serde_json::Value) -> RollingRestart {
+    fn restart(status: &serde_json::Value) -> RollingRestart {
         serde_json::from_value(json!({"metadata": {"name": "r"}, "spec": {}, "status": status})).unwrap()
     }
 
@@ -117,7 +115,7 @@ mod tests {
             "message": "Deployment b failed", "lastTransitionTime": "2026-01-01T00:00:00Z"}], "targets": [
             {"name": "a", "uid": "1", "state": "Done"},
             {"name": "b", "uid": "2", "state": "Failed", "reason": "PodFailing", "message": "container c: ErrImagePull"}]});
-        let stalled = restart(stalled);
+        let stalled = restart(&stalled);
         assert_eq!(verdict(stalled.status.as_ref().unwrap()), Some(Exit::Failed));
         assert_eq!(end(&stalled), "rollingrestart/r: RestartFailed: Deployment b failed\n");
         let text = table(&stalled, Time(0));
@@ -125,9 +123,9 @@ mod tests {
             text.contains("b            Failed   -         -          PodFailing   container c: ErrImagePull"),
             "{text}"
         );
-        assert_eq!(verdict(restart(json!({})).status.as_ref().unwrap()), None);
+        assert_eq!(verdict(restart(&json!({})).status.as_ref().unwrap()), None);
         let over = json!({"endedAt": "2026-01-01T00:00:00Z", "conditions": [{"type": "Succeeded", "status": "True",
             "reason": "Succeeded", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]});
-        assert_eq!(verdict(restart(over).status.as_ref().unwrap()), Some(Exit::Ok));
+        assert_eq!(verdict(restart(&over).status.as_ref().unwrap()), Some(Exit::Ok));
     }
 }
