@@ -56,6 +56,9 @@ async fn every_example_is_accepted_and_every_kind_and_phase_has_one() {
                 "HookPolicy" => ("interlock.dev/v1alpha1", "hookpolicies"),
                 "RollingRestart" => ("interlock.dev/v1alpha1", "rollingrestarts"),
                 "Deployment" => ("apps/v1", "deployments"),
+                "StatefulSet" => ("apps/v1", "statefulsets"),
+                "DaemonSet" => ("apps/v1", "daemonsets"),
+                "Job" => ("batch/v1", "jobs"),
                 other => panic!("{file_name}: {other}"),
             };
             let path =
