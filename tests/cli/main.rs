@@ -6,4 +6,5 @@ mod harness;
 
 mod order;
 mod process;
+mod restart;
 mod verbs;

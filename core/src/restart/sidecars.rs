@@ -10,7 +10,7 @@ use crate::{
     plan::patches,
     pod::{Difference, Stage, Target, quiet, serves, stage},
     template::Template,
-    world::Pod,
+    world::{Pod, RunState},
 };
 
 /// So often the same image is written into a pod that somebody else changes back; then it is a fight.
@@ -32,6 +32,10 @@ impl<'w> Planner<'w> {
     /// Brings the pods of one Deployment to the wanted images. Those that an injector makes meanwhile are looked at like all.
     pub(super) fn sidecars(&mut self, spec: &'w RollingRestartSpec, index: usize, subject: &'w Subject, stored: bool) {
         let d = &subject.deployment;
+        if subject.component.held || subject.component.run == Some(RunState::InProgress) {
+            // An update that began meanwhile has the pods for itself.
+            return self.settle(spec, index, subject);
+        }
         let target = target(spec);
         let tolerance = crate::api::policy::Tolerance::default();
         let seen: Vec<Seen<'w>> = subject

@@ -24,7 +24,7 @@ pub(super) fn why(spec: &RollingRestartSpec, restart: &Restart, subject: &Subjec
     if let Some(owner) = &subject.controller {
         return Some((Reason::OwnedByOther, format!("{owner} controls it and would undo the change; restart that")));
     }
-    if d.paused && !d.held() {
+    if d.paused && !d.held() || d.user_paused() {
         return Some((Reason::Paused, "it is paused, so nothing would happen until somebody resumes it".into()));
     }
     if d.replicas == 0 {

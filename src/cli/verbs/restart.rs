@@ -26,6 +26,10 @@ use crate::{
     },
 };
 
+/// A watch that fails so often in a row is given up, and pauses so long in between.
+const MOST_FAILURES: u32 = 10;
+const PAUSE: Duration = Duration::from_secs(1);
+
 /// What a restart is to be like.
 #[derive(Clone, Debug, clap::Args)]
 #[allow(clippy::struct_excessive_bools, reason = "switches of a command line")]
@@ -175,7 +179,7 @@ async fn follow(
     let mut stream = pin!(kube::runtime::watcher::watch_object(api, name));
     let mut known: BTreeMap<String, TargetState> = BTreeMap::new();
     let mut waited = String::new();
-    let mut seen = false;
+    let (mut seen, mut failures) = (false, 0);
     let deadline = tokio::time::Instant::now() + timeout;
     loop {
         let next = tokio::time::timeout_at(deadline, stream.next()).await;
@@ -185,11 +189,18 @@ async fn follow(
                 return Err(Failure::timed_out(format!("rollingrestart/{name} has not ended in time{hint}")));
             }
             Ok(None) => return Err(Failure::error("the watch ended")),
+            // The watch goes on by itself.
+            Ok(Some(Err(_))) if failures < MOST_FAILURES => {
+                failures += 1;
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            }
             Ok(Some(Err(error))) => return Err(Failure::error(format!("cannot watch rollingrestart/{name}: {error}"))),
             Ok(Some(Ok(None))) if seen => return Err(Failure::not_found(format!("rollingrestart/{name} was deleted"))),
             Ok(Some(Ok(None))) => continue,
             Ok(Some(Ok(Some(restart)))) => restart,
         };
+        failures = 0;
         let Some(status) = &restart.status else { continue };
         seen = true;
         if tell {
