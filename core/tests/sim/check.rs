@@ -59,7 +59,7 @@ impl Sim {
     fn most_down(&self) -> i64 {
         let run = self.runs.iter().max_by_key(|r| r.spec.sequence);
         let own = run.and_then(|r| r.spec.settings.update.max_unavailable.clone()).or(self.d.max_unavailable.clone());
-        let replicas = self.ours.d.replicas;
+        let replicas = self.planned_replicas;
         own.and_then(|m| m.of(replicas)).unwrap_or(replicas / 4).max(1)
     }
 
@@ -128,14 +128,15 @@ impl Sim {
         }
         let busy = self.pods.iter().any(|p| p.hooked == Some(true));
         let down = self.pods.iter().filter(|p| p.taken || p.hooked == Some(true)).count();
-        // What has begun cannot be taken back when fewer pods are wanted, and so fewer may be down: but no further one may join.
+        // What has begun cannot be taken back when fewer pods are wanted, and so fewer may be down: but no further one may join. One
+        // at its hooks has joined, also if it was down when they began and so is not counted.
         let mut joined = false;
         for p in &mut self.pods {
             let counts = p.taken || p.hooked == Some(true);
             joined |= counts && !p.counted;
-            p.counted = counts;
+            p.counted = counts || p.hooked.is_some();
         }
-        if busy && joined && i64::try_from(down).unwrap() > most && self.ours.d.replicas == self.d.replicas {
+        if busy && joined && i64::try_from(down).unwrap() > most && self.planned_replicas == self.d.replicas {
             let text = format!("budget: {down} pods are down or at their hooks: most {most}");
             self.violation(text);
         }

@@ -35,6 +35,7 @@ impl Sim {
     /// What our controller would do now, by what it has seen, or by what is there.
     pub fn planned(&mut self, live: bool) -> Plan {
         let world = self.world(live);
+        self.planned_replicas = world.deployment.replicas;
         let plan = plan::plan(&world);
         for wrong in lint(&world, &plan) {
             self.violation(format!("lint: {wrong}"));

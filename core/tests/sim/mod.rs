@@ -130,6 +130,8 @@ pub struct Sim {
     /// UIDs of ReplicaSets that the Deployment controller made, and numbered, without having seen all others.
     pub numbered_blindly: BTreeSet<String>,
     pub last_ran: String,
+    /// `spec.replicas` as the last plan saw it.
+    pub planned_replicas: i64,
     /// Our controller has had the time to look, and found nothing to do.
     pub rested: bool,
     pub violations: Vec<String>,
@@ -259,6 +261,7 @@ impl Sim {
             pardoned: BTreeSet::new(),
             numbered_blindly: BTreeSet::new(),
             last_ran: String::new(),
+            planned_replicas: replicas,
             rested: false,
             violations: vec![],
             last_plan: None,
