@@ -160,6 +160,10 @@ impl<'w> Planner<'w> {
         if run.spec.several {
             return GO; // a native roll that got stuck: others had pods by right, and the way is native anyway
         }
+        let native = self.status.way.as_ref().is_some_and(|w| w.kind == WayKind::Native);
+        if native && self.active_sets().iter().any(|s| s.template == self.d.template) {
+            return GO; // a native roll that failed and is frozen: its controller has cleaned up what was empty by then
+        }
         match main {
             None => {
                 if self.event_once(Reason::ReplicaSetDeleted) {
