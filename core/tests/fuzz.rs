@@ -302,7 +302,10 @@ fn hooks_ran_once(sim: &Sim) {
 /// the barrier, pods whose hooks waited for each other) or by one of the checks.
 #[test]
 fn stories_that_ended_badly_once_end_well() {
-    for seed in [1410, 1462, 1713, 2090, 3043, 3514, 4121, 4574, 5702, 6652, 6884, 7007, 7098, 7102, 9474, 9724, 9881] {
+    for seed in [
+        1410, 1462, 1713, 2090, 3043, 3094, 3514, 4121, 4574, 5702, 6275, 6652, 6884, 7007, 7098, 7102, 9474, 9724,
+        9818, 9881, 20224, 21438, 21744, 26467, 42596, 44245,
+    ] {
         story(seed);
     }
 }
