@@ -157,7 +157,7 @@ async fn a_decision_needs_its_right_and_ones_own_name_and_is_never_changed() {
 async fn the_definitions_cannot_be_deleted_alone_or_together() {
     let place = Place::new().await;
     let definitions: Api<CustomResourceDefinition> = Api::all(place.admin.clone());
-    for name in ["hookpolicies.interlock.dev", "hookruns.interlock.dev"] {
+    for name in ["hookpolicies.interlock.dev", "hookruns.interlock.dev", "rollingrestarts.interlock.dev"] {
         let (code, message) = refusal(definitions.delete(name, &DeleteParams::default()).await.map(drop));
         assert_eq!(code, 403);
         assert!(message.contains("kubectl interlock uninstall"), "{message}");
@@ -165,7 +165,7 @@ async fn the_definitions_cannot_be_deleted_alone_or_together() {
     let ours = ListParams::default().labels("app.kubernetes.io/part-of=interlock");
     let (code, _) = refusal(definitions.delete_collection(&DeleteParams::default(), &ours).await.map(drop));
     assert_eq!(code, 403);
-    assert_eq!(definitions.list(&ours).await.unwrap().items.len(), 2);
+    assert_eq!(definitions.list(&ours).await.unwrap().items.len(), 3);
 }
 
 #[tokio::test]
