@@ -8,7 +8,11 @@ use std::collections::BTreeSet;
 pub use hook::{hooks, own_header, own_hooks};
 
 use crate::{
-    api::{policy::HookPolicySpec, reference::Reference, restart::RollingRestartSpec},
+    api::{
+        policy::{HookPolicySpec, Selector},
+        reference::Reference,
+        restart::RollingRestartSpec,
+    },
     order::graph::cycles,
     select,
 };
@@ -82,11 +86,7 @@ pub fn policy(spec: &HookPolicySpec) -> Vec<Problem> {
             problems.push(Problem::new(Reason::InvalidReference, message));
         }
     }
-    if let Some(text) = spec.selector.as_ref().and_then(|selector| selector.field_selector.as_deref())
-        && let Err(message) = select::parse_field_selector(text)
-    {
-        problems.push(Problem::new(Reason::InvalidSelector, format!("spec.selector.fieldSelector: {message}")));
-    }
+    problems.extend(selector(spec.selector.as_ref()));
     if let Some(trigger) = &spec.trigger
         && trigger.labels.is_empty()
         && trigger.annotations.is_empty()
@@ -105,15 +105,16 @@ pub fn policy(spec: &HookPolicySpec) -> Vec<Problem> {
 /// Everything that is wrong with a RollingRestart.
 pub fn restart(spec: &RollingRestartSpec) -> Vec<Problem> {
     let mut problems = Vec::new();
-    if let Some(text) = spec.selector.as_ref().and_then(|selector| selector.field_selector.as_deref())
-        && let Err(message) = select::parse_field_selector(text)
-    {
-        problems.push(Problem::new(Reason::InvalidSelector, format!("spec.selector.fieldSelector: {message}")));
-    }
+    problems.extend(selector(spec.selector.as_ref()));
     if let Some(Err(message)) = spec.window.as_ref().map(crate::restart::check_window) {
         problems.push(Problem::new(Reason::InvalidWindow, message));
     }
     problems
+}
+
+fn selector(selector: Option<&Selector>) -> Option<Problem> {
+    let why = select::parse_field_selector(selector?.field_selector.as_deref()?).err()?;
+    Some(Problem::new(Reason::InvalidSelector, format!("spec.selector.fieldSelector: {why}")))
 }
 
 fn duplicate<'a>(names: impl Iterator<Item = &'a str>) -> Option<&'a str> {

@@ -56,11 +56,9 @@ impl<'w> Planner<'w> {
         let d = &subject.deployment;
         let unsettled = match settled(Some(&subject.component), spec.settle_seconds, self.now) {
             Ok(()) => {
-                let reason = self.status.targets.get(index).map(|t| t.reason.clone()).unwrap_or_default();
                 if let Some(target) = self.status.targets.get_mut(index) {
                     target.state = TargetState::Done;
                     target.finished_at = Some(self.now);
-                    target.reason = reason;
                     target.message.clear();
                     (target.best, target.best_at) = (None, None);
                 }

@@ -10,12 +10,12 @@ fn names(after: &[String]) -> impl Iterator<Item = String> {
 }
 
 /// By name: the Deployments that come before it.
-pub(super) fn before(
-    deployments: &BTreeMap<String, Subject>,
+pub(super) fn before<'w>(
+    subjects: impl IntoIterator<Item = &'w Subject>,
     policies: &[Policy],
 ) -> BTreeMap<String, BTreeSet<String>> {
     let mut before: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for subject in deployments.values() {
+    for subject in subjects {
         let own = subject.deployment.own_after.iter().flat_map(|after| names(after));
         before.entry(subject.deployment.name.clone()).or_default().extend(own);
     }
@@ -27,9 +27,7 @@ pub(super) fn before(
 
 /// These Deployments, each after those that come before it. Members of a circle come last, by name.
 pub(super) fn ordered<'w>(chosen: &[&'w Subject], policies: &[Policy]) -> Vec<&'w Subject> {
-    let all: BTreeMap<String, Subject> =
-        chosen.iter().map(|s| (s.deployment.name.clone(), Subject::clone(s))).collect();
-    let before = before(&all, policies);
+    let before = before(chosen.iter().copied(), policies);
     let mut place: BTreeMap<&str, usize> = BTreeMap::new();
     for component in policies.iter().filter_map(|p| p.spec.as_ref().ok()).flat_map(|spec| &spec.order) {
         let next = place.len();

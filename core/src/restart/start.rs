@@ -17,7 +17,7 @@ impl<'w> Planner<'w> {
             return;
         }
         let most = usize::try_from(spec.max_concurrent.max(1)).unwrap_or(1);
-        let before = order::before(&self.w.deployments, &self.w.policies);
+        let before = order::before(self.w.deployments.values(), &self.w.policies);
         for index in 0..self.status.targets.len() {
             let Some(target) = self.status.targets.get(index).filter(|t| t.state == TargetState::Pending) else {
                 continue;
