@@ -194,6 +194,56 @@ fn d8_the_main_set_is_deleted_while_held() {
     sim.well();
 }
 
+/// At 0 replicas and history limit 0 the Deployment controller may delete the last ReplicaSet before a run records it.
+/// What comes then is an update, not a birth: its hooks run first.
+#[test]
+fn d8_nothing_is_left_of_what_ran_and_the_hooks_run_all_the_same() {
+    let mut sim = slow_hooks(2);
+    sim.edit(|d| d.history_limit = 0);
+    sim.scale_to(0);
+    sim.settle();
+    sim.set_image("app:v2");
+    let last = sim.sets[0].name.clone();
+    sim.delete_set(&last);
+    sim.scale_to(2);
+    turns(&mut sim, 60);
+    assert!(sim.d.held() && sim.pods.is_empty(), "{}", sim.story());
+    sim.settle();
+    sim.well();
+    assert_eq!(images(&sim), ["v2", "v2"]);
+}
+
+/// The ReplicaSet that runs is deleted and the hold is ended by hand: what the Deployment controller makes then is
+/// numbered from the start, as if it were old. It runs by right all the same, and the next hold keeps it.
+#[test]
+fn d8_a_release_by_other_hands_is_not_one_that_was_woken() {
+    for (seen, later) in [(true, 0), (true, 10), (false, 10)] {
+        let mut sim = governed(2);
+        sim.policies = slow_hooks(0).policies;
+        sim.set_image("app:v2");
+        sim.until("a run", |s| !s.runs.is_empty());
+        sim.now = sim.now.plus_millis(later * 1000);
+        let main = sim.sets[0].name.clone();
+        sim.delete_set(&main);
+        sim.set_template(template_with("app:v3", &[("K", "1")], &[]));
+        sim.break_glass();
+        if seen {
+            turns(&mut sim, 30);
+        } else {
+            for _ in 0..10 {
+                (sim.dc_sets, sim.rsc_sets) = (sim.sets.clone(), sim.sets.clone());
+                sim.deployment_controller();
+                sim.replica_set_controller();
+            }
+        }
+        let created = sim.created;
+        sim.set_image("app:v4");
+        turns(&mut sim, 60);
+        assert!(sim.d.held(), "{}", sim.story());
+        assert_eq!((images(&sim), sim.created), (vec!["v3".to_owned(); 2], created), "{}", sim.story());
+    }
+}
+
 #[test]
 fn d9_revisions_are_not_given_twice() {
     let mut sim = governed(2);

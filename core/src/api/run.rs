@@ -280,6 +280,10 @@ pub struct Ended {
     pub at: Time,
     /// How.
     pub outcome: Outcome,
+    /// Superseded while nothing was held: somebody else had ended the hold, so that other templates may have run since,
+    /// of which no run speaks.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unheld: bool,
 }
 
 /// How a run can end.

@@ -57,7 +57,7 @@ impl<'w> Planner<'w> {
         self.stalled_or_reverting(main)?;
         self.hold_limit()?;
         self.order_gate()?;
-        if self.run.is_some_and(|r| r.spec.old_template.is_none()) && main.is_none() {
+        if self.run.is_some_and(|r| r.spec.old_template.is_none()) && main.is_none() && !self.ran_once() {
             self.native_because("nothing runs yet");
             self.slot()?;
             return self.release_natively();
@@ -153,6 +153,12 @@ impl<'w> Planner<'w> {
         self.tell_restored(&restore);
         self.event(false, Reason::Returned, "the template is what runs: nothing to update, the hold ends".to_owned());
         self.report(State::Releasing, "the template is what runs: the hold ends".to_owned())
+    }
+
+    /// Has something run that nothing tells of any more? At 0 replicas and with `revisionHistoryLimit: 0` the Deployment
+    /// controller may delete the last ReplicaSet before a run records it; its number stays on the Deployment.
+    fn ran_once(&self) -> bool {
+        self.d.annotations.contains_key(names::REVISION)
     }
 
     /// The update settings that apply without a run: of the governing policy, else of the last run.

@@ -165,6 +165,9 @@ impl<'w> Planner<'w> {
             return GO; // a native roll that failed and is frozen: its controller has cleaned up what was empty by then
         }
         match main {
+            // At history limit 0 an empty one would be cleaned up, and one with pods would be scaled in proportion with
+            // what runs what is wanted already.
+            None if self.d.history_limit == 0 && self.active_sets().iter().any(|s| s.template == self.d.template) => GO,
             None => {
                 if self.event_once(Reason::ReplicaSetDeleted) {
                     self.event(

@@ -136,10 +136,14 @@ impl<'w> Planner<'w> {
     /// was deleted? The run before knows which revision its ReplicaSet had at least.
     fn was_woken(&self, set: &ReplicaSet) -> bool {
         let Some((template, Some(reference))) = self.on_record() else { return false };
-        // After a release others may have had pods by right.
+        // After a release others may have had pods by right, and one that the Deployment controller made since then has
+        // come up by a release that no run speaks of: with no other one left it is numbered from the start.
         let mixed = self.w.latest_run().is_some_and(|last| {
-            let ended = last.status.ended.as_ref().map(|e| e.outcome);
-            last.spec.several || (last.status.released_at.is_some() && ended != Some(Outcome::Succeeded))
+            let ended = last.status.ended.as_ref();
+            last.spec.several
+                || ended.is_some_and(|e| e.unheld)
+                || (last.status.released_at.is_some() && ended.map(|e| e.outcome) != Some(Outcome::Succeeded))
+                || (!set.history && !set.copy && set.created > last.created.whole_seconds())
         });
         self.d.held()
             && !mixed

@@ -49,7 +49,8 @@ pub(super) fn holds_slot(all: &[Condition]) -> bool {
 impl<'w> Planner<'w> {
     /// The run has ended.
     pub(super) fn end(&mut self, outcome: Outcome) {
-        self.status.ended = Some(Ended { at: self.now, outcome });
+        let unheld = outcome == Outcome::Superseded && !self.d.held();
+        self.status.ended = Some(Ended { at: self.now, outcome, unheld });
         self.status.waiting_for = None;
         self.status.progress = None;
         self.cancel_open_hooks(match outcome {

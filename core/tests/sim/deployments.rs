@@ -140,7 +140,8 @@ impl Sim {
             failure: None,
         };
         copy(self, &mut set);
-        if self.sets.iter().any(|s| self.dc_sets.iter().all(|seen| seen.uid != s.uid)) {
+        let as_seen = |s: &ReplicaSet| self.dc_sets.iter().any(|d| d.uid == s.uid && d.revision() == s.revision());
+        if !self.sets.iter().all(as_seen) {
             self.numbered_blindly.insert(set.uid.clone());
         }
         set.annotations.insert(DESIRED.into(), self.d.replicas.to_string());
@@ -166,7 +167,10 @@ impl Sim {
         new.annotations.insert(MAX.into(), (self.d.replicas + surge).to_string());
         if new.replicas != set.replicas || new.annotations != set.annotations {
             self.rested = false;
-            if set.replicas == 0 && self.dc_sets.iter().map(|s| &s.name).ne(self.sets.iter().map(|s| &s.name)) {
+            let blind = self.dc_sets.iter().map(|s| &s.name).ne(self.sets.iter().map(|s| &s.name));
+            // A held Deployment that went through 0 and back before our controller could look (docs/limits.md).
+            let unseen = set.history && self.planned_replicas > 0;
+            if set.replicas == 0 && (blind || unseen) {
                 // It chose by what it had seen, and nobody can prevent that.
                 self.pardoned.insert(set.template.hash().to_owned());
                 self.authorised.insert(set.template.hash().to_owned());

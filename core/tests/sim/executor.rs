@@ -361,7 +361,8 @@ impl Sim {
             set.generation += 1;
         }
         set.resource_version = rv;
-        if self.authorised.contains(set.template.hash()) {
+        let committed = json["spec"]["template"] != before["template"];
+        if committed && self.authorised.contains(set.template.hash()) {
             self.last_ran = set.template.hash().to_owned();
         }
         let (line, copy) =

@@ -127,7 +127,7 @@ pub struct Sim {
     pub deleted: usize,
     pub authorised: BTreeSet<String>,
     pub pardoned: BTreeSet<String>,
-    /// UIDs of ReplicaSets that the Deployment controller made, and numbered, without having seen all others.
+    /// UIDs of ReplicaSets that the Deployment controller made, and numbered, without having seen all others as they are.
     pub numbered_blindly: BTreeSet<String>,
     pub last_ran: String,
     /// `spec.replicas` as the last plan saw it.
