@@ -6,7 +6,10 @@
 
 mod sim;
 
-use interlock_core::api::run::{Action, StepOutcome};
+use interlock_core::api::{
+    hook::Phase,
+    run::{Action, StepOutcome},
+};
 use serde_json::{Value, json};
 use sim::{Sim, policy, policy_with, stories::http};
 
@@ -63,6 +66,24 @@ fn pods_whose_hooks_are_through_wait_for_those_that_are_down() {
     sim.kubelet_running = true;
     sim.until("all pods serve again", |s| s.pods.iter().all(|p| p.pod.ready));
     approved(&mut sim);
+}
+
+/// One that serves again and is at the hooks after its update still has the part that a pod whose hooks before it are
+/// through would need, also where both were down when their hooks began.
+#[test]
+fn the_next_one_waits_for_the_hooks_after_the_update() {
+    let wait =
+        |phase: &str, seconds: i64| json!({"name": phase.to_lowercase(), "phase": phase, "wait": {"seconds": seconds}});
+    let mut sim = down_at_their_hooks(2, json!([wait("PrePod", 5), wait("PostPod", 60)]));
+    sim.kubelet_running = true;
+    let updated = |s: &Sim| s.pods.iter().filter(|p| p.pod.containers[0].image == "app:v2").count();
+    let after = |s: &Sim| s.runs.last().is_some_and(|r| r.status.steps.iter().any(|s| s.phase == Phase::PostPod));
+    sim.until("the first one is updated", |s| updated(s) == 1 && s.pods.iter().all(|p| p.steady()) && after(s));
+    let begun = sim.now;
+    sim.until("the second one is updated", |s| updated(s) == 2);
+    assert!(sim.now.millis_since(begun) >= 59_000, "{}", sim.story());
+    sim.settle();
+    sim.well();
 }
 
 /// Those that are updated and wait for the hooks after it, and those whose hooks before it are through, do not wait for each

@@ -167,8 +167,11 @@ impl<'w> Planner<'w> {
             return run.spec.settings.update.clone();
         }
         match self.governor(Some(main)) {
-            Ok(Some(governor)) => governor.settings.update,
-            Ok(None) | Err(_) => self.w.latest_run().map(|r| r.spec.settings.update.clone()).unwrap_or_default(),
+            Ok(Some(governor)) if governor.policy.is_some() || governor.name == names::BY_ANNOTATION => {
+                governor.settings.update
+            }
+            // Also where the policy whose mark is there was deleted.
+            Ok(_) | Err(_) => self.w.latest_run().map(|r| r.spec.settings.update.clone()).unwrap_or_default(),
         }
     }
 

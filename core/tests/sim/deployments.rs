@@ -181,15 +181,16 @@ impl Sim {
         Ok(())
     }
 
+    /// `isScalingEvent`: does it only scale, and not roll?
+    pub fn scales(&self) -> bool {
+        self.dc_sets.iter().filter(|s| s.replicas > 0).any(|s| {
+            s.annotations.get(DESIRED).and_then(|d| d.parse::<i64>().ok()).is_some_and(|d| d != self.d.replicas)
+        })
+    }
+
     fn sync(&mut self) -> Result<(), ()> {
-        let scaling = {
-            let new = self.get_new(false)?;
-            let _ = new;
-            self.dc_sets.iter().filter(|s| s.replicas > 0).any(|s| {
-                s.annotations.get(DESIRED).and_then(|d| d.parse::<i64>().ok()).is_some_and(|d| d != self.d.replicas)
-            })
-        };
-        if self.d.paused || scaling {
+        self.get_new(false)?;
+        if self.d.paused || self.scales() {
             let new = self.get_new(false)?;
             let old = self.others(new.as_ref());
             self.scale(new.as_ref(), &old)?;

@@ -84,6 +84,10 @@ impl Sim {
 
     pub fn delete_set(&mut self, name: &str) {
         self.note(format!("USER deletes set {name}"));
+        // What has pods runs, and may be made again.
+        let ran = self.sets.iter().filter(|s| s.name == name && s.replicas > 0);
+        self.authorised.extend(ran.clone().map(|s| s.template.hash().to_owned()));
+        self.pardoned.extend(ran.map(|s| s.template.hash().to_owned()));
         self.sets.retain(|s| s.name != name);
         self.fresh_rv();
         // Nobody can prevent that an older one is woken now.
