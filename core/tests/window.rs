@@ -120,6 +120,21 @@ fn a_pod_that_an_earlier_update_left_down_counts() {
     }
 }
 
+/// Pods that an earlier run has put to the target serve until it is their turn for the hooks after the update.
+#[test]
+fn a_gate_after_the_update_takes_nobody_down_before_its_turn() {
+    let pre = json!({"name": "pre", "phase": "PreUpdate", "wait": {"seconds": 30}});
+    let mut sim = down_at_their_hooks(3, json!([pre, gate(), approval("PostPod")]));
+    let image = |p: &sim::kubelet::SimPod| p.pod.containers[0].image.clone();
+    sim.until("all pods are written to", |s| s.pods.iter().all(|p| image(p) == "app:v2"));
+    sim.set_image("app:v3");
+    sim.kubelet_running = true;
+    sim.until("they serve again", |s| s.pods.iter().all(|p| p.steady()));
+    assert!(sim.pods.iter().all(|p| image(p) == "app:v2"), "{}", sim.story());
+    sim.set_image("app:v2");
+    approved(&mut sim);
+}
+
 /// A failed hook of one pod, made to go on by a person, lets no further pod in.
 #[test]
 fn a_retry_lets_nobody_in() {

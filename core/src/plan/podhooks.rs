@@ -135,10 +135,10 @@ impl<'w> Planner<'w> {
         for (s, at) in seen.iter().zip(places) {
             match at {
                 At::Before => self.before(hooks, (s, *at), window, &mut outlook),
-                At::Ready => self.show(hooks, (s, *at), window, None),
+                At::Ready => self.show(hooks, (s, *at), Some(window), None),
                 At::After => self.after(hooks, (s, *at), window, &mut outlook),
                 At::Due if window.join(*at) => self.after(hooks, (s, *at), window, &mut outlook),
-                At::Due => self.show_done(hooks, (s, *at), window),
+                At::Due => self.show_done(hooks, (s, *at)),
                 At::Nothing | At::Through => {}
             }
         }
@@ -159,19 +159,19 @@ impl<'w> Planner<'w> {
             let through = outlook.see(self.hook(run, hook, part));
             let stored = part.last(&run.status, &hook.name).is_some();
             if hook.pod_gate.is_some() && stored {
-                self.show(hooks, (seen, at), window, (!through).then_some(PREPARING));
+                self.show(hooks, (seen, at), Some(window), (!through).then_some(PREPARING));
             }
             if !through {
                 return;
             }
         }
-        self.show(hooks, (seen, at), window, None);
+        self.show(hooks, (seen, at), Some(window), None);
     }
 
-    /// The update of this pod is over, and it is not its turn.
-    fn show_done(&mut self, hooks: &PodHooks<'w>, (seen, at): (&Seen<'w>, At), window: &mut Window<'w>) {
+    /// The update of this pod is over, and it is not its turn: one that serves goes on serving.
+    fn show_done(&mut self, hooks: &PodHooks<'w>, (seen, at): (&Seen<'w>, At)) {
         let said = seen.pod.annotations.get(names::POD_STATE).map(String::as_str);
-        self.show(hooks, (seen, at), window, Some(if said == Some("Updated") { "Updated" } else { "Updating" }));
+        self.show(hooks, (seen, at), None, Some(if said == Some("Updated") { "Updated" } else { "Updating" }));
     }
 
     /// Those after it: gates first, since a pod that they keep from serving is not available before.
@@ -188,12 +188,12 @@ impl<'w> Planner<'w> {
         let done = seen.stage == Stage::Done;
         let arrived = done || pod.gate == Some(false) && pod.containers_ready && replaced(pod, self.now);
         if !hooks.gates.is_empty() && !arrived {
-            self.show(hooks, (seen, at), window, Some("Updating"));
+            self.show(hooks, (seen, at), Some(window), Some("Updating"));
             return;
         }
         for hook in &hooks.gates {
             if !outlook.see(self.hook(run, hook, part)) {
-                self.show(hooks, (seen, at), window, Some("Updated"));
+                self.show(hooks, (seen, at), Some(window), Some("Updated"));
                 return;
             }
         }
@@ -208,12 +208,12 @@ impl<'w> Planner<'w> {
     }
 
     /// What a pod under a gate says and whether it serves. Without a word it keeps what it says. One that serves goes on
-    /// serving, and does not ask to be prepared, until it may go down.
+    /// serving, and does not ask to be prepared, until it may go down: without a window it may not.
     fn show(
         &mut self,
         hooks: &PodHooks<'w>,
         (seen, at): (&Seen<'w>, At),
-        window: &mut Window<'w>,
+        window: Option<&mut Window<'w>>,
         state: Option<&'static str>,
     ) {
         if hooks.gates.is_empty() {
@@ -225,7 +225,7 @@ impl<'w> Planner<'w> {
         let shut = hooks.gates.iter().any(|h| h.pod_gate.as_ref().is_some_and(|g| g.mark_pod_not_ready));
         let gate = pod.gate.filter(|_| shut);
         let serves = gate == Some(true) && pod.containers_ready;
-        if serves && !window.take_down(seen, at) {
+        if serves && !window.is_some_and(|w| w.take_down(seen, at)) {
             if let Some(state) = state.filter(|s| *s != PREPARING).or(kept) {
                 self.states.insert(&pod.name, state);
             }

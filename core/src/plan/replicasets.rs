@@ -216,6 +216,7 @@ impl<'w> Planner<'w> {
     }
 
     fn remake(&mut self, run: &Run, old: &Template, name: &str, replicas: i64) -> Flow {
+        self.need_live()?; // another one that has come meanwhile would be scaled in proportion beside it
         let reference = run.spec.replica_set.as_ref();
         let annotations = reference.map(|r| r.annotations.clone()).unwrap_or_default();
         // While it was gone the Deployment controller may have given its number to another one.

@@ -1,10 +1,12 @@
 //! What the admission policies of deploy/ do to a write of the Deployment. Selection and trigger through the core.
 
+use std::collections::BTreeSet;
+
 use interlock_core::{
     api::names,
     planted::{Bug, planted},
     select::{self, Meta, Side},
-    world::Deployment,
+    world::{Deployment, ReplicaSet},
 };
 
 use super::Sim;
@@ -66,6 +68,11 @@ impl Sim {
     fn account(&mut self, old: &Deployment) {
         let hash = self.d.template.hash().to_owned();
         let rested = std::mem::replace(&mut self.rested, false);
+        let active = |s: &&ReplicaSet| s.replicas > 0 || s.status_replicas > 0;
+        let active: BTreeSet<_> = self.sets.iter().filter(active).map(|s| s.template.hash().to_owned()).collect();
+        if !active.is_empty() {
+            self.last_active = active;
+        }
         if !self.d.held() {
             if !self.d.paused && (old.held() || old.template != self.d.template || old.paused) {
                 self.authorised.insert(hash);
@@ -84,10 +91,9 @@ impl Sim {
                 self.pardoned.insert(hash);
             }
             self.authorised = self
-                .sets
+                .last_active
                 .iter()
-                .filter(|s| s.replicas > 0 || s.status_replicas > 0)
-                .map(|s| s.template.hash().to_owned())
+                .cloned()
                 .chain(self.rsc_sets.iter().filter(|s| s.replicas > 0).map(|s| s.template.hash().to_owned()))
                 .chain([self.last_ran.clone()])
                 .chain(self.pardoned.clone())

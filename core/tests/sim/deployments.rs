@@ -168,9 +168,12 @@ impl Sim {
         if new.replicas != set.replicas || new.annotations != set.annotations {
             self.rested = false;
             let blind = self.dc_sets.iter().map(|s| &s.name).ne(self.sets.iter().map(|s| &s.name));
-            // A held Deployment that went through 0 and back before our controller could look (docs/limits.md).
-            let unseen = set.history && self.planned_replicas > 0;
-            if set.replicas == 0 && (blind || unseen) {
+            if set.replicas > 0 && self.sets.iter().all(|s| s.uid == set.uid || s.replicas == 0) {
+                self.emptied_at = self.now;
+            }
+            // A held Deployment that went through 0 and back in the same instant: nobody could act (docs/limits.md).
+            let at_once = set.history && self.emptied_at == self.now;
+            if set.replicas == 0 && (blind || at_once) {
                 // It chose by what it had seen, and nobody can prevent that.
                 self.pardoned.insert(set.template.hash().to_owned());
                 self.authorised.insert(set.template.hash().to_owned());

@@ -130,6 +130,10 @@ pub struct Sim {
     /// UIDs of ReplicaSets that the Deployment controller made, and numbered, without having seen all others as they are.
     pub numbered_blindly: BTreeSet<String>,
     pub last_ran: String,
+    /// What had pods when the Deployment was last written.
+    pub last_active: BTreeSet<String>,
+    /// When the Deployment controller last scaled the only ReplicaSet that had replicas.
+    pub emptied_at: Time,
     /// `spec.replicas` as the last plan saw it.
     pub planned_replicas: i64,
     /// Our controller has had the time to look, and found nothing to do.
@@ -261,6 +265,8 @@ impl Sim {
             pardoned: BTreeSet::new(),
             numbered_blindly: BTreeSet::new(),
             last_ran: String::new(),
+            last_active: BTreeSet::new(),
+            emptied_at: Time(0),
             planned_replicas: replicas,
             rested: false,
             violations: vec![],
