@@ -125,17 +125,7 @@ fn duplicate<'a>(names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::policy::Component;
-
-    fn order(edges: &[(&str, &[&str])]) -> Vec<Component> {
-        edges
-            .iter()
-            .map(|(name, after)| Component {
-                name: (*name).to_owned(),
-                after: after.iter().map(|name| (*name).to_owned()).collect(),
-            })
-            .collect()
-    }
+    use crate::order::graph::tests::order;
 
     #[test]
     fn problems_of_a_policy() {

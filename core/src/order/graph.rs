@@ -86,10 +86,10 @@ pub fn cycle_through(start: &str, mut after: impl FnMut(&str) -> Vec<Reference>)
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn order(edges: &[(&str, &[&str])]) -> Vec<Component> {
+    pub(crate) fn order(edges: &[(&str, &[&str])]) -> Vec<Component> {
         edges
             .iter()
             .map(|(name, after)| Component {
