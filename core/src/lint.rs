@@ -62,7 +62,8 @@ impl<'a> Lint<'a> {
         let moves = |e: &Effect| {
             matches!(e, Effect::PatchPod { .. } | Effect::ResizePod { .. } | Effect::PatchReplicaSet { .. })
                 || matches!(e, Effect::CreateReplicaSet { .. } | Effect::DeleteReplicaSet { .. })
-                || matches!(e, Effect::CreateRun { .. } | Effect::StartHook(_))
+                || matches!(e, Effect::CreateRun { .. })
+                || matches!(e, Effect::StartHook(call) if call.phase != Phase::OnFailure)
         };
         self.check(!effects.iter().any(ends) || !effects.iter().any(moves), || {
             "the hold ends in the plan of another step".to_owned()

@@ -176,6 +176,31 @@ fn d7_never_released_before_the_controller_has_seen_the_commit() {
     stories::never_over_before_the_replica_set_controller_has_seen_the_commit();
 }
 
+/// The Deployment controller has copied the marks of the hold to the ReplicaSet since we looked (the template went back to
+/// what runs, and away again): the commit takes them away all the same, so that they acknowledge nothing.
+#[test]
+fn d7_marks_that_were_copied_since_we_looked_acknowledge_nothing() {
+    let mut sim = governed(2);
+    sim.set_image("app:v2");
+    sim.until("the commit is intended", |s| s.runs.last().is_some_and(|r| r.status.commit.is_some()));
+    assert_eq!(image_of(&sim.sets[0].template), "app:v1", "{}", sim.story());
+    sim.dc_running = false;
+    sim.fresh = false;
+    for mark in [names::HELD_BY, names::HELD_AT] {
+        let value = sim.d.annotations[mark].clone();
+        sim.sets[0].annotations.insert(mark.into(), value);
+    }
+    sim.sets[0].resource_version = sim.fresh_rv();
+    sim.reconcile();
+    assert_eq!(image_of(&sim.sets[0].template), "app:v2", "{}", sim.story());
+    sim.fresh = true;
+    turns(&mut sim, 20);
+    assert!(sim.d.held(), "{}", sim.story());
+    sim.dc_running = true;
+    sim.settle();
+    sim.well();
+}
+
 #[test]
 fn d8_the_main_set_is_deleted_while_held() {
     let mut sim = governed(3);

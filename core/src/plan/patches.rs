@@ -161,7 +161,8 @@ pub(super) fn resize(pod: &Pod, difference: &Difference) -> Value {
 }
 
 /// The commit: the ReplicaSet's template, with `test` on the old one, its next revision, and our marks removed, so that
-/// their return is the Deployment controller's acknowledgement.
+/// their return is the Deployment controller's acknowledgement. It may have copied them there since we looked, and then
+/// they would acknowledge what it has not seen: so they go whether we saw them or not.
 ///
 /// The number it had belongs to the old template, whatever happens next: two ReplicaSets must never share one.
 pub(super) fn commit(set: &ReplicaSet, new: &Template, revision: i64) -> Value {
@@ -180,9 +181,12 @@ pub(super) fn commit(set: &ReplicaSet, new: &Template, revision: i64) -> Value {
         operations.push(json!({"op": "replace", "path": path, "value": revision.to_string()}));
     }
     // So do its earlier numbers.
-    let gone = names::MARKS.iter().chain([&names::REVISION_HISTORY]);
-    for key in gone.filter(|key| set.annotations.contains_key(**key)) {
-        operations.push(json!({"op": "remove", "path": format!("/metadata/annotations/{}", escape(key))}));
+    for key in names::MARKS.iter().chain([&names::REVISION_HISTORY]) {
+        let path = format!("/metadata/annotations/{}", escape(key));
+        if !set.annotations.is_empty() {
+            operations.push(json!({"op": "add", "path": path, "value": ""}));
+            operations.push(json!({"op": "remove", "path": path}));
+        }
     }
     Value::Array(operations)
 }

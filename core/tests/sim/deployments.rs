@@ -93,9 +93,14 @@ impl Sim {
                 set.annotations.insert(names::REVISION.into(), (max_old + 1).to_string());
             }
         };
+        let as_seen = |s: &ReplicaSet| self.dc_sets.iter().any(|d| d.uid == s.uid && d.revision() == s.revision());
+        let blind = !self.sets.iter().all(as_seen);
         if let Some(mut set) = found {
-            let before = set.annotations.clone();
+            let (before, revision) = (set.annotations.clone(), set.revision());
             copy(self, &mut set);
+            if blind && set.revision() != revision {
+                self.numbered_blindly.insert(set.uid.clone());
+            }
             if set.annotations != before {
                 self.note(format!("DC annotates {}", set.name));
                 self.update_set(&mut set)?;
@@ -140,8 +145,7 @@ impl Sim {
             failure: None,
         };
         copy(self, &mut set);
-        let as_seen = |s: &ReplicaSet| self.dc_sets.iter().any(|d| d.uid == s.uid && d.revision() == s.revision());
-        if !self.sets.iter().all(as_seen) {
+        if blind {
             self.numbered_blindly.insert(set.uid.clone());
         }
         set.annotations.insert(DESIRED.into(), self.d.replicas.to_string());
@@ -171,8 +175,8 @@ impl Sim {
             if set.replicas > 0 && self.sets.iter().all(|s| s.uid == set.uid || s.replicas == 0) {
                 self.emptied_at = self.now;
             }
-            // A held Deployment that went through 0 and back in the same instant: nobody could act (docs/limits.md).
-            let at_once = set.history && self.emptied_at == self.now;
+            // A held Deployment that went through 0 and back sooner than anybody could act (docs/limits.md).
+            let at_once = set.history && self.now.millis_since(self.emptied_at) < 100;
             if set.replicas == 0 && (blind || at_once) {
                 // It chose by what it had seen, and nobody can prevent that.
                 self.pardoned.insert(set.template.hash().to_owned());

@@ -127,7 +127,7 @@ pub struct Sim {
     pub deleted: usize,
     pub authorised: BTreeSet<String>,
     pub pardoned: BTreeSet<String>,
-    /// UIDs of ReplicaSets that the Deployment controller made, and numbered, without having seen all others as they are.
+    /// UIDs of ReplicaSets that the Deployment controller numbered without having seen all others as they are.
     pub numbered_blindly: BTreeSet<String>,
     pub last_ran: String,
     /// What had pods when the Deployment was last written.
