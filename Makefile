@@ -92,7 +92,7 @@ test-long-all:
 	$(call say,models)
 	@INTERLOCK_LONG=1 cargo test --locked --package interlock-core --features schema --test model -- --nocapture --test-threads=1
 	$(call say,on a real control plane)
-	@INTERLOCK_LONG=1 SEEDS=1..301 cargo test --locked --package interlock --test e2e -- --nocapture random:: crashes:: killed:: watches:: two::
+	@INTERLOCK_LONG=1 SEEDS=1..301 cargo test --locked --package interlock --test e2e -- --nocapture random:: crashes:: killed:: watches:: two:: restart::death
 
 .PHONY: tally-clear
 tally-clear:

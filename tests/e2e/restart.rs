@@ -231,6 +231,11 @@ async fn a_namespace_of_twenty_stops_at_the_one_that_fails_and_goes_on_when_it_i
 
 async fn three(what: &str) -> Env {
     let env = Env::new(what).await;
+    three_in(&env).await;
+    env
+}
+
+async fn three_in(env: &Env) {
     for n in 1..=3 {
         env.deployments()
             .create(&PostParams::default(), &serde_json::from_value(objects::deployment(&name(n), 2)).unwrap())
@@ -240,7 +245,6 @@ async fn three(what: &str) -> Env {
     for n in 1..=3 {
         env.complete(&name(n)).await;
     }
-    env
 }
 
 async fn restarted_once(env: &Env, what: &str) {
@@ -253,19 +257,24 @@ async fn restarted_once(env: &Env, what: &str) {
     }
 }
 
-/// The controller dies before each of its writes, and right after each with the reply lost: nothing is restarted twice.
-#[tokio::test]
-async fn death_at_every_write_restarts_nothing_twice() {
-    let spec = json!({"settleSeconds": 0});
-    let mut env = three("undisturbed").await;
+/// The controller dies before each of its writes, and right after each with the reply lost. `ready` makes the namespace,
+/// `well` looks at its end.
+async fn death_at_every_write(
+    what: &'static str,
+    spec: Value,
+    least: usize,
+    ready: impl AsyncFn() -> Env,
+    well: impl AsyncFn(&Env, &str),
+) {
+    let mut env = ready().await;
     env.start().await;
     let before = env.gate.writes().len();
     make(&env, "all", spec.clone()).await;
-    restarted_once(&env, "undisturbed").await;
+    well(&env, "undisturbed").await;
     let writes = env.gate.writes().len() - before;
-    assert!(writes >= 9, "{writes}");
+    assert!(writes >= least, "{writes}");
     drop(env);
-    let tally = Tally::new("RollingRestart: death at every write, real control plane");
+    let tally = Tally::new(what);
     // Each write once, before and after by turns; the long form has both.
     let long = std::env::var_os("INTERLOCK_LONG").is_some();
     let points: Vec<(Moment, usize)> = (1..=writes)
@@ -280,10 +289,10 @@ async fn death_at_every_write_restarts_nothing_twice() {
     tally.points(points.len());
     stream::iter(points)
         .for_each_concurrent(4, |(moment, nth)| {
-            let (spec, tally) = (spec.clone(), &tally);
+            let (spec, tally, ready, well) = (spec.clone(), &tally, &ready, &well);
             async move {
                 let what = format!("death {moment:?} write {nth}");
-                let mut env = three("rr-die").await;
+                let mut env = ready().await;
                 env.start().await;
                 let mut stops = env.gate.stop_at_any(moment, nth);
                 make(&env, "all", spec).await;
@@ -295,11 +304,55 @@ async fn death_at_every_write_restarts_nothing_twice() {
                     }
                     _ = becomes(&env, "all", "Succeeded") => {}
                 }
-                restarted_once(&env, &what).await;
+                well(&env, &what).await;
                 tally.checks(9);
             }
         })
         .await;
+}
+
+#[tokio::test]
+async fn death_at_every_write_restarts_nothing_twice() {
+    let ready = async || three("rr-die").await;
+    death_at_every_write(
+        "RollingRestart: death at every write, real control plane",
+        json!({"settleSeconds": 0}),
+        9,
+        ready,
+        restarted_once,
+    )
+    .await;
+}
+
+/// No pod is made anew, and each has one change of its image: the generation of a pod counts them.
+#[tokio::test]
+async fn death_at_every_write_changes_no_sidecar_twice() {
+    let ready = async || {
+        let env = Env::new("rr-die-sidecar").await;
+        with_proxies(&env).await;
+        three_in(&env).await;
+        env
+    };
+    let well = async |env: &Env, what: &str| {
+        let end = becomes(env, "all", "Succeeded").await;
+        for n in 1..=3 {
+            let app = name(n);
+            assert_eq!(targets(&end)[&app].0, "Done", "{what}: {end:#}");
+            let pods = env.pods(&app).await;
+            assert_eq!((pods.len(), env.observer.born_and_gone(&app, 0).0.len()), (2, 2), "{what}: {app}");
+            for pod in pods {
+                let containers = pod["spec"]["containers"].as_array().unwrap();
+                let proxy = containers.iter().find(|c| c["name"] == "proxy").unwrap();
+                assert_eq!(
+                    (&proxy["image"], &pod["metadata"]["generation"]),
+                    (&json!("r.test/proxy:v2"), &json!(2)),
+                    "{what}"
+                );
+            }
+        }
+    };
+    let spec = json!({"settleSeconds": 0, "sidecars": [{"name": "proxy", "image": "r.test/proxy:v2"}]});
+    death_at_every_write("sidecars: death at every write, real control plane", spec, 12, ready, well).await;
 }
 
 /// Restarts of Deployments under a HookPolicy run its hooks.
