@@ -175,7 +175,8 @@ async fn a_namespace_of_twenty_stops_at_the_one_that_fails_and_goes_on_when_it_i
     // Pods and requests have whole seconds: what was made in the second of the request would count as made before it.
     let mark = env.observer.mark();
     let spec = json!({"skipWhen": [{"name": "proxy", "image": "r.test/proxy:v2"}], "settleSeconds": 0,
-        "progressDeadlineSeconds": 10});
+        // Longer than a busy machine takes for one pod of those that are well.
+        "progressDeadlineSeconds": 30});
     make(&env, "all", spec).await;
 
     let stalled = becomes(&env, "all", "Stalled").await;
